@@ -1,0 +1,82 @@
+# Everything starts here: `make` lists the targets.
+#
+# The environment makes itself: a target that needs one builds $(VENV) first, and again when pyproject.toml or
+# constraints.txt changed. The demo needs only the core, so it gets only the core (seconds, no torch); tests need the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+ARGS   :=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+
+# Stamps, because a directory's own time says nothing about what was installed into it.
+STAMP_VENV := $(VENV)/.stamp-venv
+STAMP_CORE := $(VENV)/.stamp-core
+STAMP_DEV  := $(VENV)/.stamp-dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Two pips in one environment at a time break it; `make -j` gains nothing here.
+.NOTPARALLEL:
+.SUFFIXES:
+
+.PHONY: help demo test lint format test-cuda evidence clean check-cuda
+
+help: ## list the targets
+	@echo 'usage: make TARGET [ARGS=...] [PYTHON=python3] [VENV=.venv]'
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{ printf "  %-12s %s\n", $$1, $$2 }'
+	@echo
+	@echo 'ARGS goes to the program that the target runs:   make demo ARGS="--seed 3"   make test ARGS="-k lease"'
+	@echo 'On Linux, PyPI gives torch as a CUDA build of several gigabytes. For the small CPU build:'
+	@echo '  PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test'
+
+demo: $(STAMP_CORE) ## run the demo: CUDA if torch and a device are there, else the simulator
+	$(BIN)/cgstate demo $(ARGS)
+
+# Tests that need a device are left out, not skipped, so that a green run has no skips to read past.
+test: lint ## check style and types, then run every test that needs no GPU
+	$(BIN)/python -m pytest -q -n auto -m 'not cuda' $(ARGS)
+
+lint: $(STAMP_DEV) ## check style (ruff) and types (mypy)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP_DEV) ## fix what ruff can fix, and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# These two run on $(PYTHON) itself: on a GPU host, torch is the one built for its driver, not one of ours.
+test-cuda: check-cuda ## run the tests that need a CUDA device, with the torch and pytest of $(PYTHON)
+	$(PYTHON) -m pytest -m cuda tests $(ARGS)
+
+evidence: check-cuda ## measure on this machine's GPU and write docs/evidence/core-h200.json
+	$(PYTHON) -m benchmarks.core --out docs/evidence/core-h200.json $(ARGS)
+
+clean: ## remove the environment, caches and build output
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# Without this, a run in which every test skips for want of a device would look like a pass.
+check-cuda:
+	@$(PYTHON) -W ignore -c 'import torch; raise SystemExit(not torch.cuda.is_available())' || { \
+	  echo 'error: $(PYTHON) finds no torch with a CUDA device; nothing was run. Try PYTHON=/path/to/python' >&2; exit 1; }
+
+$(STAMP_VENV):
+	@$(PYTHON) -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' || { \
+	  echo 'error: cgstate needs Python 3.11 or newer; $(PYTHON) is missing or older. Try: make PYTHON=python3.11 ...' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo 'error: $(PYTHON) has no venv module. On Debian: apt install python3-venv' >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(STAMP_CORE): pyproject.toml constraints.txt | $(STAMP_VENV)
+	$(PIP) --quiet -e .
+	@touch $@
+
+# One install serves both stamps: whoever has this has the core.
+$(STAMP_DEV): pyproject.toml constraints.txt | $(STAMP_VENV)
+	$(PIP) -e '.[dev,torch]'  # not quiet: torch is a long download, and its progress should show
+	@touch $(STAMP_CORE) $@
