@@ -67,7 +67,7 @@ check-cuda:
 $(STAMP_VENV):
 	@$(PYTHON) -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' || { \
 	  echo 'error: cgstate needs Python 3.11 or newer; $(PYTHON) is missing or older. Try: make PYTHON=python3.11 ...' >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo 'error: $(PYTHON) has no venv module. On Debian: apt install python3-venv' >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@

@@ -209,6 +209,14 @@ class Backend(Protocol):
 
     # -- capture ------------------------------------------------------------------------------------------------------
 
+    def allocating_mode(self) -> AbstractContextManager[None]:
+        """What static buffers are made under, so that they are ordinary tensors: no gradients, inference mode off."""
+        ...
+
+    def generator_mark(self) -> Hashable:
+        """A comparable mark of the default generator, to see whether work drew random numbers. Does not synchronise."""
+        ...
+
     def recording_mode(self) -> AbstractContextManager[None]:
         """What warm-up and capture run under: no gradient recording, in the caller's inference mode."""
         ...

@@ -11,8 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from cgstate.lifecycle.expr import Add, Among, And, Eq, Expr, Lit, Lt, Not, Or, Var, constant, node, python
+from cgstate.lifecycle.states import EntryEvent
 from cgstate.lifecycle.table import Machine, Row, Set
 from cgstate.lifecycle.tables import MACHINES, table_hash
+
+QUESTIONS = frozenset({EntryEvent.acquire, EntryEvent.bind, EntryEvent.evict})
+"""Events that the runtime asks about before it fires them: one row a source, so the answer is that row's guards."""
 
 OUTPUT = Path(__file__).with_name("steps.py")
 
@@ -171,6 +175,8 @@ def _class(machine: Machine) -> Iterator[str]:
     for event in machine.events:
         rows = [(index, row) for index, row in enumerate(machine.rows) if row.event is event]
         yield from _method(machine, event, rows)
+        if event in QUESTIONS:
+            yield from _question(machine, event, rows)
     yield ""
     yield f"    def _refuse(self, event: {machine.events.__name__}, parameters: dict[str, Value]) -> NoReturn:"
     yield f"        env = observe({machine.name.upper()}, self, event, parameters)"
@@ -221,18 +227,40 @@ def _method(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> It
     yield f"        self._refuse({machine.events.__name__}.{event.name}, {{{arguments}}})"
 
 
+def _question(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> Iterator[str]:
+    parameters = machine.parameters.get(event, ())
+    names = frozenset(var.name for var in parameters)
+    signature = "".join(f", {var.name}: {_type(var)}" for var in parameters)
+    yield ""
+    yield f"    def may_{event.value}(self{', *' if parameters else ''}{signature}) -> bool:"
+    yield f'        """Whether `{event.value}` would be taken now; changes nothing."""'
+    yield "        state = self.state"
+    for _, row in rows:
+        for source in row.sources:
+            yield f"        if state is {constant(source)}:"
+            guards = [python(guard.expr, names) for guard in row.guards]
+            yield from _spread("            return ", guards, "")
+    yield "        return False"
+
+
 def _condition(row: Row, names: frozenset[str], pad: str) -> Iterator[str]:
     guards = [python(guard.expr, names) for guard in row.guards]
     if len(guards) == 1:
         guards = [guards[0].removeprefix("(").removesuffix(")")] if guards[0].startswith("(") else guards
-    line = f"{pad}if {' and '.join(guards)}:"
+    yield from _spread(f"{pad}if ", guards, ":")
+
+
+def _spread(before: str, guards: list[str], after: str) -> Iterator[str]:
+    """A conjunction on one line, or on one line each where that would be too long."""
+    line = f"{before}{' and '.join(guards)}{after}"
     if len(line) <= 132:
         yield line
         return
-    yield f"{pad}if ("
+    pad = " " * (len(before) - len(before.lstrip()))
+    yield f"{before}("
     yield f"{pad}    {guards[0]}"
     yield from (f"{pad}    and {guard}" for guard in guards[1:])
-    yield f"{pad}):"
+    yield f"{pad}){after}"
 
 
 def _assignments(row: Row, names: frozenset[str]) -> Iterator[str]:

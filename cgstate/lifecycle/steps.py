@@ -1,4 +1,4 @@
-# Generated from the tables by `python -m cgstate.lifecycle.generate`; do not edit. Tables: 533ef62582ee71a78f5443160738b6a2a82a4e0a3b3b5432beb421a4f5b9dbed
+# Generated from the tables by `python -m cgstate.lifecycle.generate`; do not edit. Tables: 62e9d606e20edd40300d0bb30cfbb93edd6f23524be020d805138ad4bb5b9143
 """The transitions of the four machines as methods: what the runtime's entities inherit.
 
 Each method takes the one row that its guards allow, applies its effects and tells the observer; where no row is allowed it raises
@@ -128,11 +128,6 @@ class EntryDomain(Protocol):
     capturing: int
     """Entries of the domain that are capturing."""
 
-    @property
-    def leases(self) -> int:
-        """Leases held on any entry of the domain."""
-        ...
-
 
 class EntryManager(Protocol):
     """What the entry table reads and assigns of the manager."""
@@ -258,6 +253,18 @@ class EntrySteps(Steps):
                 return
         self._refuse(EntryEvent.bind, {})
 
+    def may_bind(self) -> bool:
+        """Whether `bind` would be taken now; changes nothing."""
+        state = self.state
+        if state is EntryState_CAPTURING:
+            return (
+                self.recorded
+                and self.transaction.committing
+                and self.noted == self.component.epoch
+                and self.pool.kind is not PoolKind_throwaway
+            )
+        return False
+
     def abort(self) -> None:
         """The transaction gives up, or only profiles: the recording goes to the reclaimer."""
         state = self.state
@@ -331,6 +338,23 @@ class EntrySteps(Steps):
                     self.observer(self, 8, state)
                 return
         self._refuse(EntryEvent.acquire, {"stream_capturing": stream_capturing})
+
+    def may_acquire(self, *, stream_capturing: bool) -> bool:
+        """Whether `acquire` would be taken now; changes nothing."""
+        state = self.state
+        if state is EntryState_BOUND:
+            return self.manager.serving and self.component.resident and self.noted == self.component.epoch and not stream_capturing
+        if state is EntryState_REPLAYING:
+            return (
+                self.manager.serving
+                and self.component.resident
+                and self.noted == self.component.epoch
+                and not stream_capturing
+                and not self.retiring
+                and not self.failed
+                and self.concurrent
+            )
+        return False
 
     def release(self) -> None:
         """Others still read."""
@@ -409,16 +433,25 @@ class EntrySteps(Steps):
                 return
         self._refuse(EntryEvent.evict, {})
 
-    def reclaim(self, *, fence_passed: bool) -> None:
+    def may_evict(self) -> bool:
+        """Whether `evict` would be taken now; changes nothing."""
+        state = self.state
+        if state is EntryState_BOUND:
+            return self.domain.capturing == 0
+        if state is EntryState_REPLAYING:
+            return self.domain.capturing == 0 and not self.retiring
+        return False
+
+    def reclaim(self, *, pool_leases: int, fence_passed: bool) -> None:
         """The reclaimer destroyed one retired recording (I2, I3). The entry itself may be in any state by then."""
         state = self.state
-        if self.unreclaimed > 0 and self.gate.free and self.domain.leases == 0 and fence_passed:
+        if self.unreclaimed > 0 and self.gate.free and pool_leases == 0 and fence_passed:
             self.unreclaimed -= 1
             self.component.held -= 1
             if self.observer is not None:
                 self.observer(self, 17, state)
             return
-        self._refuse(EntryEvent.reclaim, {"fence_passed": fence_passed})
+        self._refuse(EntryEvent.reclaim, {"pool_leases": pool_leases, "fence_passed": fence_passed})
 
     def forget(self) -> None:
         """Nothing is left of it but its name."""
@@ -584,6 +617,12 @@ class ComponentSteps(Steps):
             if self.observer is not None:
                 self.observer(self, 13, state)
             return
+        elif state is EntryState_BOUND:
+            if self.pure_lazy and self.bound == 0:
+                self.state = EntryState_EAGER
+                if self.observer is not None:
+                    self.observer(self, 14, state)
+                return
         self._refuse(ComponentEvent.forget, {})
 
     def _refuse(self, event: ComponentEvent, parameters: dict[str, Value]) -> NoReturn:

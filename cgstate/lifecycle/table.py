@@ -94,7 +94,7 @@ class Machine:
     final: frozenset[StrEnum] = frozenset()
     overlaps: frozenset[tuple[str, str]] = frozenset()
     doc: str = ""
-    _index: dict[tuple[StrEnum, StrEnum], tuple[Row, ...]] = field(default_factory=dict, compare=False, repr=False)
+    _index: dict[tuple[StrEnum, StrEnum], tuple[Row, ...]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         known = {"state"} | {var.name for var, _ in self.own} | {var.name for var in self.related}

@@ -60,7 +60,7 @@ def same(states: type[StrEnum]) -> Var:
 
 E, EV = EntryState, EntryEvent
 
-leases = Var("leases", FEW, "leases held on this entry")
+leases = Var("leases", (*FEW, 3), "leases held on this entry")
 retiring = Var("retiring", BOOL, "evicted while leased: no new lease, EVICTED at the last release")
 failed = Var("failed", BOOL, "a launch failed: no new lease, FAILED at the last release")
 recorded = Var("recorded", BOOL, "the open transaction holds this entry's recording")
@@ -80,11 +80,11 @@ epoch = Var("component.epoch", (0, 1), "moves whenever memory that the component
 resident = Var("component.resident", BOOL, "all memory that the component depends on is resident")
 committing = Var("transaction.committing", BOOL, "the transaction holds every recording and binds them now")
 domain_capturing = Var("domain.capturing", FEW, "entries of the domain that are CAPTURING")
-domain_leases = Var("domain.leases", FEW, "leases held on any entry of the domain")
 serving = Var("manager.serving", BOOL, "the manager has committed and was not released, closed or poisoned since")
 
 blocked = Var("blocked", BOOL, "the negative cache or the failure's kind forbids an attempt now")
 stream_capturing = Var("stream_capturing", BOOL, "the caller's stream is being captured")
+pool_leases = Var("pool_leases", FEW, "leases held on entries of the pool that the recording is in")
 fence_passed = Var("fence_passed", BOOL, "the device has finished the last replay")
 
 CAPTURE_GUARDS = (
@@ -148,13 +148,12 @@ ENTRY = Machine(
         resident,
         committing,
         domain_capturing,
-        domain_leases,
         serving,
     ),
     parameters={
         EV.capture_begin: (blocked,),
         EV.acquire: (stream_capturing,),
-        EV.reclaim: (fence_passed,),
+        EV.reclaim: (pool_leases, fence_passed),
     },
     rows=(
         Row(
@@ -306,7 +305,7 @@ ENTRY = Machine(
             (
                 Guard("something to reclaim", ZERO.lt(unreclaimed)),
                 Guard("gate free", gate_free, CaptureActive),
-                Guard("no lease on the domain", domain_leases.eq(0), LeaseOutstanding),
+                Guard("no lease on its pool", pool_leases.eq(0), LeaseOutstanding),
                 Guard("last replay complete", fence_passed),
             ),
             (add(unreclaimed, -1), add(held, -1)),
@@ -368,6 +367,14 @@ COMPONENT = Machine(
         Row(CV.last_retired, (C.BOUND,), C.EVICTED, (NONE_LEFT,), (), "Its last entry was retired."),
         Row(CV.lazy_bind, (C.EVICTED,), C.BOUND, (Guard("an entry is bound", ZERO.lt(bound)),), (), "Back by a miss."),
         Row(CV.forget, (C.FAILED, C.EVICTED), C.EAGER, (), (), "Released: as if never captured."),
+        Row(
+            CV.forget,
+            (C.BOUND,),
+            C.EAGER,
+            (Guard("all come lazily", pure_lazy), Guard("no entry is bound", bound.eq(0))),
+            (),
+            "The same for one that never had an entry to retire.",
+        ),
     ),
 )
 

@@ -1,0 +1,226 @@
+"""What a model implements so that a component can run by graphs.
+
+`Routine` is the whole contract, with a default for every method that has a sensible one. `BucketedRoutine` implements it for the
+common case: pad one dimension of the inputs to the next captured size, trim the outputs back.
+
+Nothing here knows managers, entries or devices. Methods are called in this order:
+
+capture
+    ``validate_descriptor``, ``allocate_buffers``, then, inside ``capture_context``: ``prepare_for_capture`` and
+    ``forward_for_capture`` for each warm-up round and once more while the graph records; ``after_capture`` always comes last.
+
+call
+    ``validate_runtime_inputs``, ``resolve_runtime``; on a hit ``copy_runtime_inputs``, the replay, ``output_after_replay``; on a
+    miss perhaps ``make_lazy_descriptor`` and a capture; else ``eager_call``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Generic, ParamSpec, Protocol, TypeVar, cast
+
+from cgstate.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+D = TypeVar("D", bound=Hashable)
+B = TypeVar("B")
+
+__all__ = ["BucketedRoutine", "Resolution", "Routine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution(Generic[D]):
+    """Which graph a call wants.
+
+    Attributes:
+        runtime_key: Everything about the call that a graph would bake in, hashable; statistics are kept by it.
+        descriptor: The available descriptor that serves the call, or None for a miss.
+    """
+
+    runtime_key: Hashable
+    descriptor: D | None
+
+
+class Routine(ABC, Generic[P, R, D, B]):
+    """One component's work, eager and as a graph. Generic over its signature, its descriptors D and its static buffers B."""
+
+    @abstractmethod
+    def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The model's own answer, without a graph."""
+
+    def validate_runtime_inputs(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Refuse a call that neither a graph nor eager could serve, by raising. Host work only."""
+        return
+
+    @abstractmethod
+    def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[D]) -> Resolution[D]:
+        """Choose a graph for a call. ``available`` is a snapshot; equal snapshots are the same object. Host work only."""
+
+    def make_lazy_descriptor(self, runtime_key: Hashable) -> D | None:
+        """The descriptor to capture for a missed key, or None to stay eager."""
+        return None
+
+    def validate_descriptor(self, descriptor: D) -> None:
+        """Refuse a descriptor that cannot be captured, by raising. Cheap and stable: the refusal is remembered."""
+        return
+
+    @abstractmethod
+    def allocate_buffers(self, descriptor: D) -> B:
+        """Make the static inputs of one graph: ordinary tensors whose addresses the graph bakes in."""
+
+    def prepare_for_capture(self, descriptor: D, buffers: B) -> None:
+        """Put fresh per-entry state in place; before each warm-up round and before the capture, outside the graph."""
+        return
+
+    def capture_context(self, descriptor: D, buffers: B) -> AbstractContextManager[object]:
+        """What warm-up and capture run inside, e.g. a forward context."""
+        return nullcontext()
+
+    @abstractmethod
+    def forward_for_capture(self, descriptor: D, buffers: B) -> object:
+        """The work to record, reading only ``buffers`` and the model. Its return value is the graph's static output."""
+
+    def after_capture(self, descriptor: D, buffers: B) -> None:
+        """Undo `prepare_for_capture`; runs however the capture ended."""
+        return
+
+    @abstractmethod
+    def copy_runtime_inputs(self, descriptor: D, buffers: B, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Write a call's inputs into the static buffers, on the current stream."""
+
+    @abstractmethod
+    def output_after_replay(self, descriptor: D, buffers: B, output: object, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The call's answer as views of the static output; the component clones it, unless it leases it."""
+
+    def parameters(self) -> Iterable[object]:
+        """Tensors that autograd might want gradients for; a call that autograd would record runs eagerly."""
+        return ()
+
+
+class _Tensor(Protocol):
+    """The few tensor methods that bucketing needs; torch tensors and simulated tensors have them."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+    def narrow(self, dim: int, start: int, length: int, /) -> _Tensor: ...
+    def copy_(self, source: _Tensor, /) -> object: ...
+    def zero_(self) -> object: ...
+
+
+class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
+    """Graphs for a list of sizes of one dimension.
+
+    A call of size n is padded with zeros to the smallest captured size that holds it; outputs are trimmed back. Valid for work in
+    which padded positions do not change the real ones.
+
+    Args:
+        call: The work, e.g. an ``nn.Module``; its positional arguments must all be tensors that have the bucketed dimension.
+        example: Makes example arguments of a given size; shapes, dtypes and devices of the static buffers are taken from it.
+        sizes: Sizes that lazy capture may use. A missed size is captured as the smallest of them that holds it.
+        dim: The bucketed dimension of every argument.
+        output_dim: The dimension of every output tensor that grows with it; None if outputs need no trimming.
+        output_scale: Output elements for each input element along that dimension, e.g. a decoder's upsampling factor.
+    """
+
+    def __init__(
+        self,
+        call: Callable[P, R],
+        example: Callable[[int], tuple[object, ...]],
+        *,
+        sizes: Iterable[int] = (),
+        dim: int = 0,
+        output_dim: int | None = 0,
+        output_scale: int = 1,
+    ) -> None:
+        self.call = call
+        self.example = example
+        self.sizes = tuple(sorted(set(sizes)))
+        if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in self.sizes):
+            raise ConfigError(f"sizes must be positive integers, not {list(self.sizes)!r}")
+        self.dim = dim
+        self.output_dim = output_dim
+        self.output_scale = output_scale
+        self._sorted: tuple[frozenset[int], list[int]] = (frozenset(), [])
+
+    def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the module as it is."""
+        return self.call(*args, **kwargs)
+
+    def resolve_runtime(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]
+    ) -> Resolution[int]:
+        """The smallest available size that holds the call; keyword arguments never hit, they would be baked in."""
+        size = self.size_of(args)
+        if kwargs:
+            return Resolution((size, *sorted(kwargs)), None)
+        snapshot, ordered = self._sorted
+        if snapshot is not available:
+            ordered = sorted(available)
+            self._sorted = available, ordered
+        position = bisect_left(ordered, size)
+        return Resolution(size, ordered[position] if position < len(ordered) else None)
+
+    def size_of(self, args: tuple[object, ...]) -> int:
+        """Size of the bucketed dimension of the first argument."""
+        return cast(_Tensor, args[0]).shape[self.dim]
+
+    def make_lazy_descriptor(self, runtime_key: Hashable) -> int | None:
+        """The smallest allowed size that holds the missed one."""
+        if not isinstance(runtime_key, int):
+            return None
+        position = bisect_left(self.sizes, runtime_key)
+        return self.sizes[position] if position < len(self.sizes) else None
+
+    def validate_descriptor(self, descriptor: int) -> None:
+        """Sizes are positive integers."""
+        if isinstance(descriptor, bool) or not isinstance(descriptor, int) or descriptor < 1:
+            raise ConfigError(f"a size must be a positive integer, not {descriptor!r}")
+
+    def allocate_buffers(self, descriptor: int) -> tuple[object, ...]:
+        """Example arguments of the bucket's size, zeroed, are the static inputs."""
+        buffers = self.example(descriptor)
+        for buffer in buffers:
+            cast(_Tensor, buffer).zero_()
+        return buffers
+
+    def forward_for_capture(self, descriptor: int, buffers: tuple[object, ...]) -> object:
+        """Record the module on the static inputs."""
+        return cast("Callable[..., object]", self.call)(*buffers)
+
+    def copy_runtime_inputs(self, descriptor: int, buffers: tuple[object, ...], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Copy the call's inputs to the front of the static ones and zero the rest."""
+        dim = self.dim
+        for buffer, value in zip(cast("tuple[_Tensor, ...]", buffers), cast("tuple[_Tensor, ...]", args), strict=True):
+            size = value.shape[dim]
+            if size == descriptor:
+                buffer.copy_(value)
+            else:
+                buffer.narrow(dim, 0, size).copy_(value)
+                buffer.narrow(dim, size, descriptor - size).zero_()
+
+    def output_after_replay(
+        self, descriptor: int, buffers: tuple[object, ...], output: object, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Trim every output tensor to the call's own size."""
+        size = self.size_of(args)
+        if self.output_dim is None or size == descriptor:
+            return cast(R, output)
+        return cast(R, self._trim(output, size * self.output_scale))
+
+    def _trim(self, output: object, length: int) -> object:
+        if isinstance(output, tuple | list):
+            return type(output)(self._trim(item, length) for item in output)
+        if isinstance(output, dict):
+            return {key: self._trim(item, length) for key, item in output.items()}
+        assert self.output_dim is not None
+        return cast(_Tensor, output).narrow(self.output_dim, 0, length)
+
+    def parameters(self) -> Iterable[object]:
+        """The parameters of an ``nn.Module``."""
+        parameters = getattr(self.call, "parameters", None)
+        return parameters() if callable(parameters) else ()

@@ -1,0 +1,122 @@
+"""A graph entry: the record of one (component, descriptor), and the hot path `Entry.replay`.
+
+The replay of an idle entry is acquire, launch, release in one locked section. Nobody can look in between, and acquire and release
+undo each other's effects, so only acquire's guards and the launch remain. Everything out of the ordinary (another stream, an open
+capture, an observer, a lease held, a turn taken) goes the long way through `cgstate.runtime.leasing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from cgstate.backends.base import Graph
+from cgstate.lifecycle.steps import EntryState_BOUND, EntrySteps
+from cgstate.runtime import leasing
+from cgstate.runtime.sync import Lock
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
+    from cgstate.runtime.domain import Domain
+    from cgstate.runtime.gate import CaptureGate
+    from cgstate.runtime.pool import Pool
+    from cgstate.runtime.record import ComponentRecord
+    from cgstate.runtime.transaction import Transaction
+
+
+class Entry(EntrySteps):
+    """One graph of one component.
+
+    Get it from `GraphManager.entry`; capture it in a transaction; replay it with `replay`, or inside a `lease` when its output is
+    read. Everything but `state`, `descriptor`, `name`, `hits` and these methods belongs to the runtime.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_current_handle",
+        "_lock",
+        "buffers",
+        "descriptor",
+        "fast",
+        "graph",
+        "hits",
+        "last_used",
+        "launch",
+        "output",
+        "startup",
+    )
+
+    gate: CaptureGate
+    pool: Pool
+    component: ComponentRecord
+    transaction: Transaction
+    domain: Domain
+    manager: Books
+
+    def __init__(self, component: ComponentRecord, descriptor: Hashable, *, startup: bool) -> None:
+        self.reset_variables()
+        books = component.manager
+        self.component = component
+        self.manager = books
+        self.gate = books.gate
+        self.descriptor = descriptor
+        self.startup = startup
+        self.observer = books.observer
+        self.concurrent = component.concurrent_leases
+        self.fast = books.fast
+        self.hits = 0
+        self.last_used = 0
+        self.buffers: object = None
+        self.graph: Graph | None = None
+        self.output: object = None
+        self.launch: Callable[[], None] = _not_bound
+        self._lock: Lock = books.gate.lock
+        self._current_handle: Callable[[], int] = books.backend.current_handle
+
+    @property
+    def name(self) -> str:
+        """E.g. ``decoder[64]``."""
+        return f"{self.component.component_id}[{self.descriptor!r}]"
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.name} {self.state.value}>"
+
+    def replay(self) -> None:
+        """Replay the graph on the current stream.
+
+        Raises:
+            IllegalTransition: the entry may not be replayed now; `NotResident`, `StaleBinding`, `CaptureActive`, `ManagerClosed`
+                and `ManagerPoisoned` are the kinds that have a name.
+            Exception: what the launch itself raised; the entry is FAILED then.
+        """
+        if self.fast:
+            with self._lock:
+                pool = self.pool if self.state is EntryState_BOUND else None
+                if (
+                    pool is not None
+                    and not pool.turn
+                    and self.gate.free
+                    and self._current_handle() == pool.last_handle
+                    and self.may_acquire(stream_capturing=False)
+                ):
+                    pool.replays += 1
+                    self.hits += 1
+                    try:
+                        self.launch()
+                    except BaseException as error:
+                        leasing.launch_failed(self, error)
+                        raise
+                    return
+        leasing.replay(self)
+
+    def lease(self) -> leasing.Lease:
+        """The right to replay this entry and to read its output, for a ``with`` block.
+
+        Raises (at the ``with``):
+            IllegalTransition: as `replay`.
+        """
+        return leasing.Lease(self)
+
+
+def _not_bound() -> None:
+    raise RuntimeError("an entry that is not bound was launched")  # unreachable: acquire's guards come first

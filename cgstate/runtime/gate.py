@@ -1,0 +1,100 @@
+"""The capture gate: one per device and process, shared by all managers on it.
+
+It holds the device's lock, which guards every lifecycle state; it lets one capture be open at a time; it keeps destruction out of
+open captures (I3); and it lets component calls and captures exclude each other, since a call that draws random numbers or waits for
+the device would break another thread's capture, or be broken by it (fact S2).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+from cgstate.errors import ConfigError
+from cgstate.runtime.sync import Sync
+
+
+class CaptureGate:
+    """The gate of one device. All fields are guarded by `lock`.
+
+    Attributes:
+        free: No capture is open. Assigned by the entry table's effects only.
+        holder: Thread that has the gate; 0 when free.
+        destroying: Threads that destroy graphs right now; no capture begins meanwhile.
+        calls: Component calls in progress by thread, of components that must not overlap a capture.
+        waiting: Threads that wait for `changed`; who changes something notifies only if there are any.
+        orphans: What dropped managers left behind; drained by whoever reclaims next on this device.
+    """
+
+    __slots__ = ("__weakref__", "calls", "changed", "destroying", "device", "free", "holder", "lock", "orphans", "sync", "waiting")
+
+    def __init__(self, device: str, sync: Sync) -> None:
+        self.device = device
+        self.sync = sync
+        self.lock = sync.lock()
+        self.changed = sync.condition(self.lock)
+        self.free = True
+        self.holder = 0
+        self.destroying = 0
+        self.calls: dict[int, int] = {}
+        self.waiting = 0
+        self.orphans: deque[Callable[[], bool]] = deque()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for any change, with the lock held; False when ``timeout`` (seconds) passed."""
+        self.waiting += 1
+        try:
+            return self.changed.wait(timeout)
+        finally:
+            self.waiting -= 1
+
+    def notify(self) -> None:
+        """Tell the waiting, with the lock held."""
+        if self.waiting:
+            self.changed.notify_all()
+
+    def blocks_calls(self, thread: int) -> bool:
+        """Whether a component call of ``thread`` has to wait for another thread's capture."""
+        return not self.free and self.holder != thread
+
+    def blocks_capture(self, thread: int) -> bool:
+        """Whether a capture by ``thread`` has to wait for something that others do and will finish."""
+        if (not self.free and self.holder != thread) or self.destroying:
+            return True
+        calls = self.calls
+        return bool(calls) and (len(calls) > 1 or thread not in calls)
+
+    def enter_call(self, thread: int) -> None:
+        """Count a component call in."""
+        self.calls[thread] = self.calls.get(thread, 0) + 1
+
+    def leave_call(self, thread: int) -> None:
+        """Count it out, and let a waiting capture begin."""
+        left = self.calls[thread] - 1
+        if left:
+            self.calls[thread] = left
+        else:
+            del self.calls[thread]
+            if self.waiting:
+                self.changed.notify_all()
+
+
+_registry: WeakValueDictionary[str, CaptureGate] = WeakValueDictionary()
+_registry_lock = threading.Lock()  # guards the process-wide map itself, which exists before any Sync is known
+
+
+def gate_of(device: str, sync: Sync) -> CaptureGate:
+    """The gate of ``device``, made on first use and kept while a manager, or something it left behind, needs it.
+
+    Raises:
+        ConfigError: the device's gate was made with another `Sync`.
+    """
+    with _registry_lock:
+        gate = _registry.get(device)
+        if gate is None:
+            gate = _registry[device] = CaptureGate(device, sync)
+        elif gate.sync is not sync:
+            raise ConfigError(f"{device} is managed already, with another sync; all managers of a device share one")
+        return gate

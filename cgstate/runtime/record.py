@@ -1,0 +1,154 @@
+"""A component as the runtime sees it: its machine, its entries, its counters. How calls are answered is `calling`'s business."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cgstate.errors import ConfigError
+from cgstate.lifecycle.states import EntryState
+from cgstate.lifecycle.steps import ComponentSteps
+from cgstate.routine import Routine
+from cgstate.runtime.config import ComponentConfig
+from cgstate.runtime.domain import Domain
+from cgstate.runtime.entry import Entry
+from cgstate.runtime.stats import Counters, Fallback
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
+
+AnyRoutine: TypeAlias = Routine[..., Any, Any, Any]
+"""Some routine: the runtime hands a routine's own descriptors and buffers back to it and never looks inside."""
+
+
+class ComponentRecord(ComponentSteps):
+    """The runtime's record of one active component, or of a routine-less one made by `GraphManager.entry`.
+
+    Attributes:
+        entries: By descriptor. Bounded: declared descriptors, live lazy ones, and those that wait for the reclaimer.
+        available: Snapshot of the descriptors that are bound; replaced, never changed.
+        declared: The startup descriptors, as a snapshot.
+        held, capacity, epoch, resident: See the entry table.
+    """
+
+    __slots__ = (
+        "allows_lazy",
+        "available",
+        "capacity",
+        "clock",
+        "collective",
+        "component_id",
+        "concurrent_leases",
+        "config",
+        "counters",
+        "declared",
+        "domain",
+        "entries",
+        "epoch",
+        "held",
+        "manager",
+        "overlaps_capture",
+        "resident",
+        "routine",
+        "startup_order",
+    )
+
+    def __init__(
+        self,
+        books: Books,
+        component_id: str,
+        routine: AnyRoutine | None,
+        config: ComponentConfig,
+        *,
+        startup_order: Sequence[Hashable] = (),
+        allows_lazy: bool = False,
+        pure_lazy: bool = False,
+        overlaps_capture: bool = False,
+        collective: bool = False,
+        concurrent_leases: bool = True,
+    ) -> None:
+        self.reset_variables()
+        self.manager = books
+        self.observer = books.observer
+        self.component_id = component_id
+        self.routine = routine
+        self.config = config
+        self.startup_order = tuple(startup_order)
+        self.declared: frozenset[Hashable] = frozenset(startup_order)
+        self.allows_lazy = allows_lazy
+        self.pure_lazy = pure_lazy
+        self.overlaps_capture = overlaps_capture
+        self.collective = collective
+        self.concurrent_leases = concurrent_leases
+        self.entries: dict[Hashable, Entry] = {}
+        self.available: frozenset[Hashable] = frozenset()
+        self.domain: Domain | None = None
+        self.held = 0
+        self.epoch = 0
+        self.resident = True
+        self.clock = 0
+        self.counters = Counters(books.stats_detail)
+        if config.max_extra_graphs == "unbounded" or routine is None:
+            self.capacity = sys.maxsize
+        else:
+            self.capacity = len(self.declared) + config.max_extra_graphs
+
+    @property
+    def name(self) -> str:
+        """The component id."""
+        return self.component_id
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more entry fits."""
+        return self.held < self.capacity
+
+    def entry(self, descriptor: Hashable) -> Entry:
+        """The entry of a descriptor, made on first use; the lock is held.
+
+        Raises:
+            ConfigError: the descriptor is unhashable or is compared by address.
+        """
+        check_descriptor(self.component_id, descriptor)
+        entry = self.entries.get(descriptor)
+        if entry is None:
+            startup = not self.pure_lazy and (descriptor in self.declared or self.routine is None)
+            entry = self.entries[descriptor] = Entry(self, descriptor, startup=startup)
+            entry.domain = self.manager.domain_for(self, descriptor)
+            entry.domain.entries.add(entry)
+        return entry
+
+    def refresh(self) -> None:
+        """Take a new snapshot of what is bound; the lock is held."""
+        self.available = frozenset(d for d, entry in self.entries.items() if entry.state in (EntryState.BOUND, EntryState.REPLAYING))
+
+    def drop(self, entry: Entry) -> None:
+        """Forget an entry that is EAGER, lazily made, and has nothing left; the lock is held."""
+        del self.entries[entry.descriptor]
+        entry.domain.entries.discard(entry)
+
+    def fall_back(self, reason: Fallback) -> None:
+        """Count a call answered eagerly; the lock is held."""
+        self.counters.fallbacks[reason] += 1
+
+    @property
+    def live_hits(self) -> int:
+        """Hits on the entries there are now."""
+        return sum(entry.hits for entry in self.entries.values())
+
+
+def check_descriptor(component_id: str, descriptor: Hashable) -> None:
+    """Refuse what cannot name a graph by value.
+
+    Raises:
+        ConfigError: unhashable, compared by address, or unequal to itself.
+    """
+    try:
+        hash(descriptor)
+    except TypeError:
+        raise ConfigError(f"descriptor {descriptor!r} of {component_id} is not hashable; use a frozen value") from None
+    if descriptor is None or type(descriptor).__eq__ is object.__eq__:
+        raise ConfigError(f"descriptor {descriptor!r} of {component_id} is compared by address; use a frozen value")
+    if descriptor != descriptor:  # noqa: PLR0124 - a NaN, or a broken __eq__
+        raise ConfigError(f"descriptor {descriptor!r} of {component_id} is not equal to itself")

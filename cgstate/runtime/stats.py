@@ -1,0 +1,150 @@
+"""What a manager counts: totals exact, detail bounded (I13)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+
+from cgstate.lifecycle.states import FailureKind
+
+
+class Fallback(StrEnum):
+    """Why a component call was answered eagerly."""
+
+    miss = auto()
+    """No graph for this call, and none may be captured lazily."""
+    not_serving = auto()
+    """Before the first commit, after `release`, or while draining."""
+    closed = auto()
+    """The manager was closed."""
+    in_capture = auto()
+    """The caller's stream is being captured, or this thread is warming up a capture: the work is recorded inline."""
+    capture_busy = auto()
+    """A lazy capture would have had to wait for other threads."""
+    capacity = auto()
+    """The component holds as many graphs as it may, and none can be evicted now."""
+    blocked = auto()
+    """An earlier capture of this descriptor failed and may not be tried again yet."""
+    rejected = auto()
+    """The descriptor cannot be captured."""
+    oom = auto()
+    """The lazy capture ran out of memory."""
+    foreign = auto()
+    """Another thread broke the lazy capture."""
+    budget = auto()
+    """The lazy capture would have exceeded the byte budget."""
+    autograd = auto()
+    """Autograd would have recorded the call."""
+    unavailable = auto()
+    """The graph was retired, failed or out of epoch when the call came for it."""
+    turn_held = auto()
+    """The call came from inside another call into the same pool."""
+    vote = auto()
+    """Another rank did not agree."""
+
+
+OTHER = "other"
+"""The bucket of detail that found no place of its own."""
+
+
+class BoundedCounter:
+    """Counts by key for the first ``limit`` keys, the rest under `OTHER`; the total is exact."""
+
+    __slots__ = ("_counts", "limit", "total")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.total = 0
+        self._counts: Counter[Hashable] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, key: Hashable) -> None:
+        """Count one."""
+        self.total += 1
+        if key not in self._counts and len(self._counts) >= self.limit:
+            key = OTHER
+        self._counts[key] += 1
+
+    def snapshot(self) -> Mapping[Hashable, int]:
+        """Counts by key."""
+        return dict(self._counts)
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentStats:
+    """Counts of one component since it was prepared.
+
+    Attributes:
+        hits: Calls answered by a graph, and low-level replays.
+        fallbacks: Calls answered eagerly, by reason.
+        captures: Graphs bound.
+        failures: Failed captures and launches, by kind.
+        evictions: Graphs retired by choice.
+        reclaimed_bytes: Bytes that the component's retired pools gave back.
+        misses: Missed runtime keys, bounded; the rest under ``other``.
+    """
+
+    hits: int
+    fallbacks: Mapping[Fallback, int]
+    captures: int
+    failures: Mapping[FailureKind, int]
+    evictions: int
+    reclaimed_bytes: int
+    misses: Mapping[Hashable, int]
+
+    @property
+    def calls(self) -> int:
+        """Hits and fallbacks together."""
+        return self.hits + sum(self.fallbacks.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerStats:
+    """Counts of a manager.
+
+    Attributes:
+        components: By component id.
+        reclaims: Recordings destroyed.
+        flushes: Times that cached memory was returned to the device.
+        flushed_bytes: Bytes returned by them.
+        stalled_ns: Time spent in them, during which other threads' launches wait (fact S3), nanoseconds.
+    """
+
+    components: Mapping[str, ComponentStats]
+    reclaims: int
+    flushes: int
+    flushed_bytes: int
+    stalled_ns: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """The live counters behind a `ComponentStats`; guarded by the device's lock."""
+
+    detail: int
+    retired_hits: int = 0
+    captures: int = 0
+    evictions: int = 0
+    reclaimed_bytes: int = 0
+    fallbacks: Counter[Fallback] = field(default_factory=Counter)
+    failures: Counter[FailureKind] = field(default_factory=Counter)
+    misses: BoundedCounter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.misses = BoundedCounter(self.detail)
+
+    def snapshot(self, live_hits: int) -> ComponentStats:
+        """Freeze."""
+        return ComponentStats(
+            hits=self.retired_hits + live_hits,
+            fallbacks=dict(self.fallbacks),
+            captures=self.captures,
+            failures=dict(self.failures),
+            evictions=self.evictions,
+            reclaimed_bytes=self.reclaimed_bytes,
+            misses=self.misses.snapshot(),
+        )

@@ -1,0 +1,68 @@
+"""Locks, condition variables, thread identity and clock, as the runtime sees them.
+
+Everything in the runtime that could interleave takes these from a `Sync`, so that a test scheduler can stand in for `threading`
+and decide every interleaving. Production pays nothing: the default hands out the C primitives themselves and has no points.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+
+class Lock(Protocol):
+    """Mutual exclusion; not re-entrant."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
+
+
+class Condition(Protocol):
+    """Waiting for a change, with its lock held."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def notify_all(self) -> None: ...
+
+
+class Sync(Protocol):
+    """The threading primitives of one device's runtime.
+
+    Attributes:
+        thread_id: The caller's identity.
+        now_ns: A monotonic clock, nanoseconds.
+        point: Called with a name at each linearization point, with no lock held; None when nobody schedules.
+    """
+
+    @property
+    def thread_id(self) -> Callable[[], int]: ...
+    @property
+    def now_ns(self) -> Callable[[], int]: ...
+    @property
+    def point(self) -> Callable[[str], None] | None: ...
+    def lock(self) -> Lock: ...
+    def condition(self, lock: Lock) -> Condition: ...
+
+
+class ThreadingSync:
+    """The default: `threading` and the monotonic clock."""
+
+    thread_id = staticmethod(threading.get_ident)
+    now_ns = staticmethod(time.monotonic_ns)
+    point: Callable[[str], None] | None = None
+
+    def lock(self) -> Lock:
+        """A plain `threading.Lock`."""
+        return threading.Lock()
+
+    def condition(self, lock: Lock) -> Condition:
+        """A condition over a lock made here."""
+        return threading.Condition(lock)  # type: ignore[arg-type]  # typeshed wants its own lock type
+
+
+THREADING = ThreadingSync()
+"""One default for all, so that managers of one device agree on it."""
