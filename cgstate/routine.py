@@ -69,6 +69,10 @@ class Routine(ABC, Generic[P, R, D, B]):
         """Refuse a descriptor that cannot be captured, by raising. Cheap and stable: the refusal is remembered."""
         return
 
+    def uncovered(self, descriptors: frozenset[D]) -> Iterable[str]:
+        """Legal inputs that none of ``descriptors`` serves, in words, for the report of `GraphManager.prepare`."""
+        return ()
+
     @abstractmethod
     def allocate_buffers(self, descriptor: D) -> B:
         """Make the static inputs of one graph: ordinary tensors whose addresses the graph bakes in."""
@@ -125,6 +129,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         dim: The bucketed dimension of every argument.
         output_dim: The dimension of every output tensor that grows with it; None if outputs need no trimming.
         output_scale: Output elements for each input element along that dimension, e.g. a decoder's upsampling factor.
+        max_size: The largest size that calls may have, if known; sizes up to it that no graph serves are reported.
     """
 
     def __init__(
@@ -136,6 +141,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         dim: int = 0,
         output_dim: int | None = 0,
         output_scale: int = 1,
+        max_size: int | None = None,
     ) -> None:
         self.call = call
         self.example = example
@@ -145,15 +151,14 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self.dim = dim
         self.output_dim = output_dim
         self.output_scale = output_scale
+        self.max_size = max_size
         self._sorted: tuple[frozenset[int], list[int]] = (frozenset(), [])
 
     def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the module as it is."""
         return self.call(*args, **kwargs)
 
-    def resolve_runtime(
-        self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]
-    ) -> Resolution[int]:
+    def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
         """The smallest available size that holds the call; keyword arguments never hit, they would be baked in."""
         size = self.size_of(args)
         if kwargs:
@@ -180,6 +185,12 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         """Sizes are positive integers."""
         if isinstance(descriptor, bool) or not isinstance(descriptor, int) or descriptor < 1:
             raise ConfigError(f"a size must be a positive integer, not {descriptor!r}")
+
+    def uncovered(self, descriptors: frozenset[int]) -> Iterable[str]:
+        """Sizes above the largest graph, lazy ones included."""
+        largest = max((*descriptors, *self.sizes))
+        if self.max_size is not None and self.max_size > largest:
+            yield f"sizes {largest + 1} to {self.max_size}"
 
     def allocate_buffers(self, descriptor: int) -> tuple[object, ...]:
         """Example arguments of the bucket's size, zeroed, are the static inputs."""

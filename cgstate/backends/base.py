@@ -217,6 +217,13 @@ class Backend(Protocol):
         """A comparable mark of the default generator, to see whether work drew random numbers. Does not synchronise."""
         ...
 
+    def keep_generator(self, undo: UndoLog) -> None:
+        """Register in ``undo`` (`UndoLog.always`) what gives the default generator the state that it has now.
+
+        Called before the warm-up, which may draw random numbers that the caller's own sequence must not miss.
+        """
+        ...
+
     def recording_mode(self) -> AbstractContextManager[None]:
         """What warm-up and capture run under: no gradient recording, in the caller's inference mode."""
         ...
@@ -224,9 +231,9 @@ class Backend(Protocol):
     def open_capture(self, pool: MemoryPool, stream: Stream, mode: CaptureErrorMode, undo: UndoLog) -> Graph:
         """Make ``stream`` current and begin to record into a new graph with memory from ``pool``.
 
-        Registers in ``undo``, before each act, what puts it back: `UndoLog.always` for the current stream and the generator's
-        state, `UndoLog.on_failure` for the open capture, the allocation routing, the pool's use count, the generator's capture
-        flag and the graph (facts F1-F5). So it is safe for this method itself to raise half way.
+        Registers in ``undo``, before each act, what puts it back: `UndoLog.always` for the current stream, `UndoLog.on_failure` for
+        the open capture, the allocation routing, the pool's use count, the generator's capture flag and the graph (facts F1-F5). So
+        it is safe for this method itself to raise half way.
         """
         ...
 

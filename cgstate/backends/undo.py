@@ -49,5 +49,5 @@ class UndoLog:
             if failed or always:
                 try:
                     step()
-                except BaseException as error:  # noqa: BLE001 - cleanup completes, whatever a step raises
+                except BaseException as error:  # cleanup completes, whatever a step raises
                     self.errors.append((name, error))

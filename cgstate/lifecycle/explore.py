@@ -65,14 +65,9 @@ class Exploration:
     edges: tuple[Edge, ...]
     births: tuple[Env, ...]
 
-    @property
-    def taken(self) -> Iterator[tuple[Edge, Row]]:
-        """The edges that are no refusals, each with the row taken."""
-        return ((edge, edge.rows[0]) for edge in self.edges if edge.rows)
-
-    def node_of(self, env: Env) -> Env:
-        """The node that a situation is in."""
-        return {name: env[name] for name in self.births[0]}
+    def key_of(self, env: Env) -> tuple[Value, ...]:
+        """What tells the node of a situation from the others."""
+        return tuple([env[name] for name in self.births[0]])
 
 
 def explore(machine: Machine, watch: Watch = MappingProxyType({})) -> Exploration:

@@ -15,7 +15,7 @@ from cgstate.lifecycle.states import EntryEvent
 from cgstate.lifecycle.table import Machine, Row, Set
 from cgstate.lifecycle.tables import MACHINES, table_hash
 
-QUESTIONS = frozenset({EntryEvent.acquire, EntryEvent.bind, EntryEvent.evict})
+QUESTIONS = frozenset({EntryEvent.acquire, EntryEvent.bind, EntryEvent.capture_begin, EntryEvent.evict})
 """Events that the runtime asks about before it fires them: one row a source, so the answer is that row's guards."""
 
 OUTPUT = Path(__file__).with_name("steps.py")

@@ -1,4 +1,4 @@
-# Generated from the tables by `python -m cgstate.lifecycle.generate`; do not edit. Tables: 62e9d606e20edd40300d0bb30cfbb93edd6f23524be020d805138ad4bb5b9143
+# Generated from the tables by `python -m cgstate.lifecycle.generate`; do not edit. Tables: 6fc3da0b81246aad5c40bd9237455265dfd2168ee36a36201c314ef2a8b0b02f
 """The transitions of the four machines as methods: what the runtime's entities inherit.
 
 Each method takes the one row that its guards allow, applies its effects and tells the observer; where no row is allowed it raises
@@ -221,6 +221,35 @@ class EntrySteps(Steps):
                     self.observer(self, 0, state)
                 return
         self._refuse(EntryEvent.capture_begin, {"blocked": blocked})
+
+    def may_capture_begin(self, *, blocked: bool) -> bool:
+        """Whether `capture_begin` would be taken now; changes nothing."""
+        state = self.state
+        if state is EntryState_EAGER:
+            return (
+                self.gate.free
+                and self.pool.state not in (PoolState_RETIRED, PoolState_GONE)
+                and self.pool.state is not PoolState_RECORDING
+                and self.component.held < self.component.capacity
+                and not blocked
+            )
+        if state is EntryState_EVICTED:
+            return (
+                self.gate.free
+                and self.pool.state not in (PoolState_RETIRED, PoolState_GONE)
+                and self.pool.state is not PoolState_RECORDING
+                and self.component.held < self.component.capacity
+                and not blocked
+            )
+        if state is EntryState_FAILED:
+            return (
+                self.gate.free
+                and self.pool.state not in (PoolState_RETIRED, PoolState_GONE)
+                and self.pool.state is not PoolState_RECORDING
+                and self.component.held < self.component.capacity
+                and not blocked
+            )
+        return False
 
     def capture_end(self) -> None:
         """The recording goes to the transaction; the next capture may begin."""
@@ -618,10 +647,15 @@ class ComponentSteps(Steps):
                 self.observer(self, 13, state)
             return
         elif state is EntryState_BOUND:
-            if self.pure_lazy and self.bound == 0:
+            if self.bound == 0 and self.pure_lazy:
                 self.state = EntryState_EAGER
                 if self.observer is not None:
                     self.observer(self, 14, state)
+                return
+            if self.pure_lazy and self.bound == 0:
+                self.state = EntryState_EAGER
+                if self.observer is not None:
+                    self.observer(self, 15, state)
                 return
         self._refuse(ComponentEvent.forget, {})
 

@@ -1,8 +1,8 @@
 """An isolation domain: the smallest set of entries closed under sharing a pool or a capture stream; the unit of eviction.
 
 Entries of a domain stand and fall together, because whoever records first leaves library workspaces and free blocks that the others
-bake in (facts W1-W5, P6). A domain has one pool at a time; when all its entries are retired the pool retires with them, and the next
-capture opens a new generation.
+bake in (facts W1-W5, P6). A domain has one pool at a time; when all its entries are retired the pool retires with them, and the
+next capture opens a new generation.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Domain:
         pool = self.pool
         if pool is None or pool.state in (PoolState.RETIRED, PoolState.GONE):
             self.generation += 1
-            pool = Pool(f"{self.name}/{self.generation}", self.kind, books.backend.new_pool(), self, books.backend)
+            pool = Pool(f"{self.name}/{self.generation}", self.kind, books.backend.new_pool(), self)
             pool.observer = books.observer
             books.pools.append(pool)
             self.pool = pool

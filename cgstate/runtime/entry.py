@@ -8,12 +8,14 @@ capture, an observer, a lease held, a turn taken) goes the long way through `cgs
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from cgstate.backends.base import Graph
+from cgstate.lifecycle.states import PoolKind, PoolState
 from cgstate.lifecycle.steps import EntryState_BOUND, EntrySteps
 from cgstate.runtime import leasing
 from cgstate.runtime.sync import Lock
+from cgstate.runtime.turn import Turn
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
@@ -33,9 +35,9 @@ class Entry(EntrySteps):
 
     __slots__ = (
         "__weakref__",
-        "_current_handle",
         "_lock",
         "buffers",
+        "current_handle",
         "descriptor",
         "fast",
         "graph",
@@ -44,6 +46,8 @@ class Entry(EntrySteps):
         "launch",
         "output",
         "startup",
+        "turn",
+        "uses_random",
     )
 
     gate: CaptureGate
@@ -64,6 +68,9 @@ class Entry(EntrySteps):
         self.observer = books.observer
         self.concurrent = component.concurrent_leases
         self.fast = books.fast
+        self.uses_random = False
+        self.turn = NOBODY
+        self.pool = UNPOOLED
         self.hits = 0
         self.last_used = 0
         self.buffers: object = None
@@ -71,7 +78,7 @@ class Entry(EntrySteps):
         self.output: object = None
         self.launch: Callable[[], None] = _not_bound
         self._lock: Lock = books.gate.lock
-        self._current_handle: Callable[[], int] = books.backend.current_handle
+        self.current_handle: Callable[[], int] = books.backend.current_handle
 
     @property
     def name(self) -> str:
@@ -91,15 +98,14 @@ class Entry(EntrySteps):
         """
         if self.fast:
             with self._lock:
-                pool = self.pool if self.state is EntryState_BOUND else None
                 if (
-                    pool is not None
-                    and not pool.turn
+                    self.state is EntryState_BOUND
+                    and not self.turn.owner
                     and self.gate.free
-                    and self._current_handle() == pool.last_handle
+                    and self.current_handle() == self.turn.last_handle
                     and self.may_acquire(stream_capturing=False)
                 ):
-                    pool.replays += 1
+                    self.pool.replays += 1
                     self.hits += 1
                     try:
                         self.launch()
@@ -116,6 +122,17 @@ class Entry(EntrySteps):
             IllegalTransition: as `replay`.
         """
         return leasing.Lease(self)
+
+
+class _Unpooled:
+    """Stands for the pool of an entry that never had one: it may be captured, once a pool is minted."""
+
+    state = PoolState.MINTED
+    kind = PoolKind.shared
+
+
+UNPOOLED = cast("Pool", _Unpooled())
+NOBODY = Turn("no pool yet")
 
 
 def _not_bound() -> None:

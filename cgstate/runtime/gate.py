@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from cgstate.errors import ConfigError
 from cgstate.runtime.sync import Sync
+from cgstate.runtime.turn import Turn
 
 
 class CaptureGate:
@@ -24,11 +25,27 @@ class CaptureGate:
         holder: Thread that has the gate; 0 when free.
         destroying: Threads that destroy graphs right now; no capture begins meanwhile.
         calls: Component calls in progress by thread, of components that must not overlap a capture.
+        pending: Thread that waits to capture; calls that are not in progress yet let it go first.
+        random: Orders replays of graphs that draw random numbers: they share the device's seed and offset.
         waiting: Threads that wait for `changed`; who changes something notifies only if there are any.
         orphans: What dropped managers left behind; drained by whoever reclaims next on this device.
     """
 
-    __slots__ = ("__weakref__", "calls", "changed", "destroying", "device", "free", "holder", "lock", "orphans", "sync", "waiting")
+    __slots__ = (
+        "__weakref__",
+        "calls",
+        "changed",
+        "destroying",
+        "device",
+        "free",
+        "holder",
+        "lock",
+        "orphans",
+        "pending",
+        "random",
+        "sync",
+        "waiting",
+    )
 
     def __init__(self, device: str, sync: Sync) -> None:
         self.device = device
@@ -38,6 +55,8 @@ class CaptureGate:
         self.free = True
         self.holder = 0
         self.destroying = 0
+        self.pending = 0
+        self.random = Turn("random numbers")
         self.calls: dict[int, int] = {}
         self.waiting = 0
         self.orphans: deque[Callable[[], bool]] = deque()
@@ -57,7 +76,9 @@ class CaptureGate:
 
     def blocks_calls(self, thread: int) -> bool:
         """Whether a component call of ``thread`` has to wait for another thread's capture."""
-        return not self.free and self.holder != thread
+        if not self.free:
+            return self.holder != thread
+        return self.pending not in (0, thread) and thread not in self.calls
 
     def blocks_capture(self, thread: int) -> bool:
         """Whether a capture by ``thread`` has to wait for something that others do and will finish."""

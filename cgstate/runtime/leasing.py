@@ -15,7 +15,6 @@ from cgstate.lifecycle.steps import EntryState_BOUND, EntryState_EVICTED, EntryS
 
 if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
-    from cgstate.runtime.pool import Pool
 
 
 class Lease:
@@ -61,7 +60,7 @@ class Lease:
         """
         entry = self.entry
         if not self.thread or entry.retiring or self._seen != entry.pool.replays:
-            raise OutputExpired(f"the output of {entry.name} is not this lease's any more; copy it before the next replay of its pool")
+            raise OutputExpired(f"the output of {entry.name} expired; copy it before the next replay of its pool")
         return entry.output
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -135,28 +134,35 @@ def ended(entry: Entry) -> None:
         gate.changed.notify_all()
 
 
-def take_turn(entry: Entry, thread: int) -> Pool:
+def take_turn(entry: Entry, thread: int) -> None:
     """Wait for the pool's turn and order the current stream after the pool's last work, with the lock held.
 
     Raises:
-        CaptureActive: this thread has the turn already, or the pool's last stream cannot be marked; the turn is not taken.
+        CaptureActive: this thread has the turn already, or the last stream cannot be marked; the turn is not taken.
     """
-    pool = entry.pool
-    while pool.turn:
-        if pool.turn == thread:
-            raise CaptureActive("pool", pool.name, pool.state, "replay", "this thread is not inside a call into the pool")
-        entry.gate.wait()
-    handle = entry._current_handle()
-    if handle != pool.last_handle:
-        pool.follow(handle)
-    pool.turn = thread
-    return pool
-
-
-def end_turn(entry: Entry, pool: Pool) -> None:
-    """Give the turn back, with the lock held."""
-    pool.turn = 0
+    turn = entry.turn
     gate = entry.gate
+    random = gate.random if entry.uses_random else turn
+    while turn.owner or random.owner:
+        if thread in (turn.owner, random.owner):
+            raise CaptureActive("pool", turn.name, entry.pool.state, "replay", "this thread is not inside a call into the pool")
+        gate.wait()
+    handle = entry.current_handle()
+    if handle != turn.last_handle:
+        turn.follow(handle, entry.manager.backend)
+    if random is not turn:
+        if handle != random.last_handle:
+            random.follow(handle, entry.manager.backend)
+        random.owner = thread
+    turn.owner = thread
+
+
+def end_turn(entry: Entry) -> None:
+    """Give the turn back, with the lock held."""
+    entry.turn.owner = 0
+    gate = entry.gate
+    if entry.uses_random:
+        gate.random.owner = 0
     if gate.waiting:
         gate.changed.notify_all()
 
@@ -167,20 +173,20 @@ def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
         if entry.retiring or entry.failed:
             guard = "not retiring" if entry.retiring else "not failed"
             raise IllegalTransition("entry", entry.name, entry.state, "replay", guard)
-        pool = take_turn(entry, thread)
+        take_turn(entry, thread)
     try:
         entry.launch()
     except BaseException as error:
         with entry.gate.lock:
-            end_turn(entry, pool)
+            end_turn(entry)
             lease.over()
             launch_raised(entry, error)
         entry.manager.settle()
         raise
     with entry.gate.lock:
-        pool.replays += 1
+        entry.pool.replays += 1
         entry.hits += 1
-        end_turn(entry, pool)
+        end_turn(entry)
 
 
 def replay(entry: Entry) -> None:
@@ -207,5 +213,3 @@ def launch_raised(entry: Entry, error: BaseException) -> None:
     ended(entry)
     if kind is FailureKind.DEVICE:
         books.lose_device()
-
-

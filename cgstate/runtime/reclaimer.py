@@ -1,21 +1,20 @@
 """The reclaimer: destroys retired recordings once no lease is left, their fence has passed and no capture is open (I2, I3).
 
 There is no background thread. Whoever next releases a lease, captures, reads memory or calls `reclaim` does the work. Retiring and
-returning bytes are two acts: dropping a pool and flushing the allocator waits for the device and stalls other threads (fact S3), so
-`flush` is done only when asked for.
+returning bytes are two acts: dropping a pool and flushing the allocator waits for the device and stalls other threads (fact S3). So
+pools are dropped only before a capture, which needs their room, and when bytes are asked for.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event, Graph
-from cgstate.lifecycle.states import EntryState, PoolState
-from cgstate.runtime.domain import Isolation
+from cgstate.lifecycle.states import EntryState, PoolKind, PoolState
 from cgstate.runtime.pool import Pool
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Retired:
 class Reclaimer:
     """The retired recordings of one manager. `queue` and the counts are guarded by the device's lock."""
 
-    __slots__ = ("books", "flushed_bytes", "flushes", "queue", "reclaims", "stalled_ns", "unflushed")
+    __slots__ = ("books", "flushed_bytes", "flushes", "queue", "reclaimed_bytes", "reclaims", "stalled_ns")
 
     def __init__(self, books: Books) -> None:
         self.books = books
@@ -55,52 +54,116 @@ class Reclaimer:
         self.reclaims = 0
         self.flushes = 0
         self.flushed_bytes = 0
+        self.reclaimed_bytes = 0
         self.stalled_ns = 0
-        self.unflushed = False
 
     def retire(self, entry: Entry, pool: Pool, graph: Graph | None, keep: object) -> None:
         """Hand over a recording; the lock is held."""
-        self.queue.append(Retired(entry, pool, graph, keep, pool.fence()))
+        self.queue.append(Retired(entry, pool, graph, keep, pool.turn.fence()))
 
     def settle(self) -> None:
-        """Destroy what may be destroyed now. Cheap when there is nothing; never waits."""
-        if not self.queue and not self.books.gate.orphans:
-            return
+        """Destroy what may be destroyed now, of this manager and of dropped ones. Cheap when there is nothing; never waits."""
+        self.settle_own()
+        orphans = self.books.gate.orphans
+        for _ in range(len(orphans)):
+            try:
+                orphan = orphans.popleft()
+            except IndexError:
+                return  # another thread is at it
+            if not orphan():
+                orphans.append(orphan)
+
+    def settle_own(self) -> None:
+        """`settle` for this manager alone."""
+        if self.queue:
+            with self.books.gate.lock:
+                batch = self._take()
+            self._destroy(batch)
+
+    def finish(self) -> None:
+        """Wait until the device is done with everything retired, and destroy it; no lease may be held."""
         gate = self.books.gate
-        with gate.lock:
-            orphans = list(gate.orphans)
-            batch = self._take()
-        self._destroy(batch)
-        for orphan in orphans:
-            if orphan():
-                gate.orphans.remove(orphan)
+        while True:
+            with gate.lock:
+                if not self.queue:
+                    return
+                if not gate.free:
+                    gate.wait(0.05)
+                    continue
+                events = [event for retired in self.queue for event in retired.fence or ()]
+            for event in events:
+                event.synchronize()
+            self.settle_own()
+
+    def drop_pools(self) -> None:
+        """Give back the pools that retired and hold no recording any more.
+
+        Done before captures, so that the peak is the larger of old and new, and whenever bytes are asked for. May wait for the
+        device and stall other threads' launches (fact S3); the time is counted.
+        """
+        self._quietly(lambda: 0)
 
     def flush(self) -> int:
-        """Return what retired pools still cache to the device; the bytes returned. Waits for the device (S3)."""
+        """`drop_pools`, then return what the allocator caches to the device; the bytes returned by that. Waits for the device."""
+        return self._quietly(self.books.backend.flush)
+
+    def _quietly(self, then: Callable[[], int]) -> int:
+        """Drop pools and go on with ``then`` while no capture is open."""
         books = self.books
         gate = books.gate
         with gate.lock:
+            gone = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
+            uncleared = any(pool.state is PoolState.GONE for pool in books.pools)
+            if then is not books.backend.flush and not gone and not uncleared:
+                return 0
             while not gate.free or gate.destroying:
-                if gate.holder == books.thread_id() and not gate.free:
+                if not gate.free and gate.holder == books.thread_id():
                     return 0  # inside our own open capture: nothing may be freed now
                 gate.wait()
             gate.destroying += 1
         started = books.sync.now_ns()
+        returned = 0
         try:
-            if self.unflushed and self._workspaces_are_ours() and books.backend.clear_workspaces():
-                self.unflushed = False
+            if (gone or uncleared) and self._workspaces_are_ours() and books.backend.clear_workspaces():
                 with gate.lock:
                     books.workspaces_cleared()
-            returned = books.backend.flush()
+            self._drop(gone)
+            returned = then()
+            with gate.lock:
+                books.pools = [pool for pool in books.pools if pool.state is not PoolState.GONE or pool.measure()]
         finally:
             with gate.lock:
                 gate.destroying -= 1
+                self.flushes += 1
+                self.flushed_bytes += returned
+                self.stalled_ns += books.sync.now_ns() - started
                 gate.notify()
-        with gate.lock:
-            self.flushes += 1
-            self.flushed_bytes += returned
-            self.stalled_ns += books.sync.now_ns() - started
         return returned
+
+    def _drop(self, pools: Sequence[Pool]) -> None:
+        """End retired pools, going on past whatever raises."""
+        books = self.books
+        for pool in pools:
+            before = pool.charged
+            with books.gate.lock:
+                if pool.state is not PoolState.RETIRED or pool.graphs:
+                    continue  # another thread was faster
+                pool.reclaimed()
+                domain = pool.domain
+                if domain.pool is pool:
+                    domain.pool = None
+                    domain.primed = False
+                    if domain.kind is PoolKind.per_entry and domain.stream is not None:
+                        # Its library workspace may still be keyed by this handle: used again only after a clear (W3, W5).
+                        books.spent_streams.append(domain.stream)
+                        domain.stream = None
+                    books.drop_domain(domain)
+            try:
+                pool.handle.drop()
+            except Exception:
+                log.exception("dropping pool %s failed; going on", pool.name)
+            with books.gate.lock:
+                self.reclaimed_bytes += before - pool.measure()
 
     def _take(self) -> list[Retired]:
         """Step the entries of whatever may go now, and keep captures out until `_destroy` is done; the lock is held."""
@@ -111,7 +174,7 @@ class Reclaimer:
         for retired in self.queue:
             pool = retired.pool
             if retired.fence is None:
-                retired.fence = pool.fence()
+                retired.fence = pool.turn.fence()
             leases = sum(entry.leases for entry in pool.domain.entries if entry.pool is pool)
             passed = retired.fence is not None and all(event.done() for event in retired.fence)
             if passed and not leases and not (pool.domain.adopted and pool.state is not PoolState.RETIRED):
@@ -152,29 +215,17 @@ class Reclaimer:
         if retired.graph is not None:
             pool.destroyed()
             retired.graph = None
-        self.end_pool(pool)
+        pool.measure()
         lazy = not entry.startup
         if lazy and not entry.unreclaimed and entry.state in (EntryState.EVICTED, EntryState.FAILED):
             entry.forget()
-        if lazy and not entry.unreclaimed and entry.state is EntryState.EAGER and entry.component.entries.get(entry.descriptor) is entry:
+        if (
+            lazy
+            and not entry.unreclaimed
+            and entry.state is EntryState.EAGER
+            and entry.component.entries.get(entry.descriptor) is entry
+        ):
             entry.component.drop(entry)
-
-    def end_pool(self, pool: Pool) -> None:
-        """Drop a retired pool's anchor when nothing of it is left; the lock is held."""
-        if pool.state is not PoolState.RETIRED or pool.graphs:
-            return
-        pool.reclaimed()
-        books = self.books
-        domain = pool.domain
-        if domain.pool is pool:
-            domain.pool = None
-            domain.primed = False
-            if domain.kind.value == Isolation.per_entry and domain.stream is not None:
-                # Its library workspace may still be keyed by this handle: reused only after a clear (facts W3, W5).
-                books.spent_streams.append(domain.stream)
-                domain.stream = None
-        self.unflushed = True
-        pool.handle.drop()
 
     def _workspaces_are_ours(self) -> bool:
         """Whether the global workspace clear can hurt no live graph (facts W2, W3)."""

@@ -121,12 +121,15 @@ class ComponentRecord(ComponentSteps):
 
     def refresh(self) -> None:
         """Take a new snapshot of what is bound; the lock is held."""
-        self.available = frozenset(d for d, entry in self.entries.items() if entry.state in (EntryState.BOUND, EntryState.REPLAYING))
+        self.available = frozenset(
+            d for d, entry in self.entries.items() if entry.state in (EntryState.BOUND, EntryState.REPLAYING)
+        )
 
     def drop(self, entry: Entry) -> None:
         """Forget an entry that is EAGER, lazily made, and has nothing left; the lock is held."""
         del self.entries[entry.descriptor]
         entry.domain.entries.discard(entry)
+        self.manager.drop_domain(entry.domain)
 
     def fall_back(self, reason: Fallback) -> None:
         """Count a call answered eagerly; the lock is held."""
@@ -150,5 +153,5 @@ def check_descriptor(component_id: str, descriptor: Hashable) -> None:
         raise ConfigError(f"descriptor {descriptor!r} of {component_id} is not hashable; use a frozen value") from None
     if descriptor is None or type(descriptor).__eq__ is object.__eq__:
         raise ConfigError(f"descriptor {descriptor!r} of {component_id} is compared by address; use a frozen value")
-    if descriptor != descriptor:  # noqa: PLR0124 - a NaN, or a broken __eq__
+    if descriptor != descriptor:
         raise ConfigError(f"descriptor {descriptor!r} of {component_id} is not equal to itself")

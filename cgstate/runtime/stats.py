@@ -84,7 +84,6 @@ class ComponentStats:
         captures: Graphs bound.
         failures: Failed captures and launches, by kind.
         evictions: Graphs retired by choice.
-        reclaimed_bytes: Bytes that the component's retired pools gave back.
         misses: Missed runtime keys, bounded; the rest under ``other``.
     """
 
@@ -93,7 +92,6 @@ class ComponentStats:
     captures: int
     failures: Mapping[FailureKind, int]
     evictions: int
-    reclaimed_bytes: int
     misses: Mapping[Hashable, int]
 
     @property
@@ -109,6 +107,7 @@ class ManagerStats:
     Attributes:
         components: By component id.
         reclaims: Recordings destroyed.
+        reclaimed_bytes: Bytes that retired pools gave back.
         flushes: Times that cached memory was returned to the device.
         flushed_bytes: Bytes returned by them.
         stalled_ns: Time spent in them, during which other threads' launches wait (fact S3), nanoseconds.
@@ -116,6 +115,7 @@ class ManagerStats:
 
     components: Mapping[str, ComponentStats]
     reclaims: int
+    reclaimed_bytes: int
     flushes: int
     flushed_bytes: int
     stalled_ns: int
@@ -129,7 +129,6 @@ class Counters:
     retired_hits: int = 0
     captures: int = 0
     evictions: int = 0
-    reclaimed_bytes: int = 0
     fallbacks: Counter[Fallback] = field(default_factory=Counter)
     failures: Counter[FailureKind] = field(default_factory=Counter)
     misses: BoundedCounter = field(init=False)
@@ -145,6 +144,5 @@ class Counters:
             captures=self.captures,
             failures=dict(self.failures),
             evictions=self.evictions,
-            reclaimed_bytes=self.reclaimed_bytes,
             misses=self.misses.snapshot(),
         )

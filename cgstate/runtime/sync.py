@@ -16,8 +16,14 @@ from typing import Protocol
 class Lock(Protocol):
     """Mutual exclusion; not re-entrant."""
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-    def release(self) -> None: ...
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it; False when it was not to be had."""
+        ...
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
+
     def __enter__(self) -> bool: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
 
@@ -25,27 +31,40 @@ class Lock(Protocol):
 class Condition(Protocol):
     """Waiting for a change, with its lock held."""
 
-    def wait(self, timeout: float | None = None) -> bool: ...
-    def notify_all(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> bool:
+        """Give the lock up until notified; False when ``timeout`` seconds passed."""
+        ...
+
+    def notify_all(self) -> None:
+        """Wake everyone who waits."""
+        ...
 
 
 class Sync(Protocol):
-    """The threading primitives of one device's runtime.
-
-    Attributes:
-        thread_id: The caller's identity.
-        now_ns: A monotonic clock, nanoseconds.
-        point: Called with a name at each linearization point, with no lock held; None when nobody schedules.
-    """
+    """The threading primitives of one device's runtime."""
 
     @property
-    def thread_id(self) -> Callable[[], int]: ...
+    def thread_id(self) -> Callable[[], int]:
+        """Returns the caller's identity, never 0."""
+        ...
+
     @property
-    def now_ns(self) -> Callable[[], int]: ...
+    def now_ns(self) -> Callable[[], int]:
+        """Returns a monotonic clock, nanoseconds."""
+        ...
+
     @property
-    def point(self) -> Callable[[str], None] | None: ...
-    def lock(self) -> Lock: ...
-    def condition(self, lock: Lock) -> Condition: ...
+    def point(self) -> Callable[[str], None] | None:
+        """Called with a name at each linearization point, with no lock held; None when nobody schedules."""
+        ...
+
+    def lock(self) -> Lock:
+        """A new lock."""
+        ...
+
+    def condition(self, lock: Lock) -> Condition:
+        """A new condition over a lock made here."""
+        ...
 
 
 class ThreadingSync:

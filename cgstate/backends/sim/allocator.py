@@ -78,7 +78,7 @@ class Allocator:
                 break
         small = size <= SMALL_LIMIT
         free = pool.free_list(queue.handle, small)
-        block = free.take(size) or self._grow(pool, queue.handle, size)
+        block = free.take(size) or self._grow(pool, queue, size)
         rest = block.size - size
         if rest > (0 if small else SMALL_LIMIT):
             free.add(block.split(size))
@@ -95,7 +95,7 @@ class Allocator:
         if block.baked:
             self.epoch += 1
         segment = block.segment
-        free = segment.pool.free_list(segment.stream, segment.small)
+        free = segment.pool.free_list(segment.queue.handle, segment.small)
         if block.next is not None and block.next.free:
             free.remove(block.next)
             block.absorb_next()
@@ -105,7 +105,7 @@ class Allocator:
             block.absorb_next()
         free.add(block)
 
-    def _grow(self, pool: Pool, stream: int, size: int) -> Block:
+    def _grow(self, pool: Pool, queue: StreamQueue, size: int) -> Block:
         small = size <= SMALL_LIMIT
         if small:
             extent = SMALL_SEGMENT
@@ -122,7 +122,7 @@ class Allocator:
                 f"out of memory: tried to allocate {extent * ITEM_BYTES} bytes; {self._memory.free_bytes()} of "
                 f"{self._memory.capacity_bytes} are free, {self._memory.mapped_bytes} are held here"
             )
-        segment = Segment(base, extent, pool, stream, small)
+        segment = Segment(base, extent, pool, queue, small)
         pool.segments.append(segment)
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._memory.mapped_bytes)
         return Block(segment, base, extent)
@@ -215,5 +215,6 @@ class Allocator:
         by_stream: dict[int, int] = {}
         pool = self._pools.get(pool_id)
         for segment in pool.segments if pool is not None else ():
-            by_stream[segment.stream] = by_stream.get(segment.stream, 0) + segment.size * ITEM_BYTES
+            handle = segment.queue.handle
+            by_stream[handle] = by_stream.get(handle, 0) + segment.size * ITEM_BYTES
         return by_stream

@@ -7,7 +7,10 @@ it (fact P4).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from cgstate.backends.sim.streams import StreamQueue
 
 PoolId: TypeAlias = tuple[int, int]
 
@@ -18,13 +21,13 @@ GENERAL: PoolId = (0, 0)
 class Segment:
     """One mapped range, owned by a pool and a stream."""
 
-    __slots__ = ("base", "pool", "size", "small", "stream")
+    __slots__ = ("base", "pool", "queue", "size", "small")
 
-    def __init__(self, base: int, size: int, pool: Pool, stream: int, small: bool) -> None:
+    def __init__(self, base: int, size: int, pool: Pool, queue: StreamQueue, small: bool) -> None:
         self.base = base
         self.size = size
         self.pool = pool
-        self.stream = stream
+        self.queue = queue
         self.small = small
 
 
@@ -83,6 +86,9 @@ class FreeList:
     def __init__(self) -> None:
         self._blocks: list[tuple[int, int, Block]] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
     def add(self, block: Block) -> None:
         """Offer ``block``."""
         insort(self._blocks, (block.size, block.start, block))
@@ -127,4 +133,5 @@ class Pool:
         whole = [block for free_list in self._lists.values() for block in free_list.take_whole_segments()]
         for block in whole:
             self.segments.remove(block.segment)
+        self._lists = {key: free_list for key, free_list in self._lists.items() if free_list}
         return whole

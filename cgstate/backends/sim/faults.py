@@ -87,13 +87,13 @@ class Faults:
             self._raise(name, "after")
 
     def _raise(self, name: str, when: str) -> None:
-        for plan in self._plans:
-            if plan.name == name and plan.when == when:
-                plan.left -= 1
-        due = next((plan for plan in self._plans if plan.left == 0), None)
-        if due is not None:
-            self._plans.remove(due)
-            raise due.error
+        here = [plan for plan in self._plans if plan.name == name and plan.when == when]
+        for plan in here:
+            plan.left -= 1
+        for plan in here:
+            if plan.left <= 0:
+                self._plans.remove(plan)
+                raise plan.error
 
 
 def faulted(name: str) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
@@ -101,7 +101,7 @@ def faulted(name: str) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Co
 
     def decorate(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(method)
-        def call(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+        def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
             faults = self.faults
             faults.before(name)
             result = method(self, *args, **kwargs)

@@ -6,6 +6,7 @@ copied into another thread does not carry its host along.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from threading import get_ident
 from typing import TYPE_CHECKING
@@ -31,14 +32,28 @@ class Host:
         self.streams: dict[int, SimStream] = {}
 
 
-HOST: ContextVar[Host | None] = ContextVar("cgstate_sim_host", default=None)
+_HOST: ContextVar[Host | None] = ContextVar("cgstate_sim_host", default=None)
 
 
 def current_host() -> Host:
     """The caller, made on its first call."""
-    host = HOST.get()
+    host = _HOST.get()
     thread = get_ident()
     if host is None or host.thread != thread:
         host = Host(thread)
-        HOST.set(host)
+        _HOST.set(host)
     return host
+
+
+def handle_getter(device: int) -> Callable[[], int]:
+    """A function that returns the handle of the caller's current stream on the device of that index, in 0.1 us."""
+    get = _HOST.get
+
+    def current_handle() -> int:
+        host = get()
+        if host is None or host.thread != get_ident():
+            return 0
+        stream = host.streams.get(device)
+        return 0 if stream is None else stream.queue.handle
+
+    return current_handle

@@ -58,7 +58,7 @@ def store(cells: list[float], view: View, size: int, values: list[float]) -> Non
     if type(view) is slice:
         cells[view] = values
         return
-    row = size // len(view)
+    row = size // max(1, len(view))
     for index, span in enumerate(view):
         cells[span] = values[index * row : (index + 1) * row]
 
@@ -66,7 +66,7 @@ def store(cells: list[float], view: View, size: int, values: list[float]) -> Non
 class DeviceMemory:
     """Capacity, and which address ranges are mapped. New ranges take the lowest gap that fits, so old addresses come back."""
 
-    __slots__ = ("_bases", "_sizes", "capacity_bytes", "cells", "driver_bytes", "foreign_bytes", "mapped_bytes")
+    __slots__ = ("_bases", "_graph_bytes", "_sizes", "capacity_bytes", "cells", "driver_bytes", "foreign_bytes", "mapped_bytes")
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
@@ -76,12 +76,22 @@ class DeviceMemory:
         """Bytes that other processes hold on this device."""
         self.driver_bytes = 0
         """Bytes that the driver keeps for graphs, outside the allocator (fact P8)."""
+        self._graph_bytes = 0
         self._bases: list[int] = []
         self._sizes: dict[int, int] = {}
 
     def free_bytes(self) -> int:
         """What is left for everybody."""
         return self.capacity_bytes - self.mapped_bytes - self.foreign_bytes - self.driver_bytes
+
+    def charge_graph(self, size: int) -> None:
+        """Make room for a new graph's ``size`` bytes."""
+        self._graph_bytes += size
+        self.driver_bytes = max(self.driver_bytes, self._graph_bytes)
+
+    def discharge_graph(self, size: int) -> None:
+        """A graph is gone; the driver keeps the memory for the next one (fact P8)."""
+        self._graph_bytes -= size
 
     def map(self, size: int) -> int | None:
         """Map ``size`` cells and return their address; None when the device is full."""

@@ -7,18 +7,20 @@ may wrap one queue: the framework's own pool has 32 handles and gives them out i
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
+from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event
+from cgstate.backends.sim.errors import ILLEGAL_HANDLE, SimAcceleratorError
 from cgstate.backends.sim.faults import Faults, faulted
+from cgstate.backends.sim.host import current_host
+from cgstate.backends.sim.work import Mark, Wait, Work
 from cgstate.errors import ConfigError
 
 if TYPE_CHECKING:
     from cgstate.backends.sim.capture import Capture
     from cgstate.backends.sim.device import SimDevice
-    from cgstate.backends.sim.work import Work
 
 POOL_STREAMS = 32
 """Handles of the framework's own stream pool (fact S1)."""
@@ -42,6 +44,11 @@ class StreamQueue:
         self.capture: Capture | None = None
         self.closed = False
 
+    def check_open(self) -> None:
+        """Raise 400 once its handle was destroyed."""
+        if self.closed:
+            raise SimAcceleratorError(ILLEGAL_HANDLE)
+
 
 class SimEvent:
     """A mark in a stream. One recorded in a capture is a fork or a join of the graph and no mark at all.
@@ -54,11 +61,11 @@ class SimEvent:
 
     __slots__ = ("_device", "capture", "passed", "seen")
 
-    def __init__(self, device: SimDevice, capture: Capture | None = None) -> None:
+    def __init__(self, device: SimDevice, capture: Capture | None = None, seen: Mapping[StreamQueue, int] | None = None) -> None:
         self._device = device
         self.passed = False
         self.capture = capture
-        self.seen: dict[StreamQueue, int] = {} if capture is None else {}
+        self.seen = seen or {}
 
     @property
     def faults(self) -> Faults:
@@ -72,7 +79,10 @@ class SimEvent:
         Raises:
             SimAcceleratorError: 900 where an open capture forbids queries (fact T4), 907 for an event of a capture.
         """
-        return self._device.query(self)
+        device = self._device
+        with device.door:
+            device.captures.refuse_event(self, current_host())
+            return self.passed
 
     @faulted("event_synchronize")
     def synchronize(self) -> None:
@@ -81,7 +91,11 @@ class SimEvent:
         Raises:
             SimAcceleratorError: as `done`.
         """
-        self._device.wait_for_event(self)
+        device = self._device
+        with device.door:
+            device.captures.refuse_event(self, current_host())
+            device.executor.finish_event(self)
+            device.door.raise_if_lost()
 
 
 class SimStream:
@@ -89,9 +103,7 @@ class SimStream:
 
     __slots__ = ("__weakref__", "_device", "_keeps", "_owner", "queue")
 
-    def __init__(
-        self, device: SimDevice, queue: StreamQueue, *, owner: bool = False, keeps: SimStream | None = None
-    ) -> None:
+    def __init__(self, device: SimDevice, queue: StreamQueue, *, owner: bool = False, keeps: SimStream | None = None) -> None:
         self._device = device
         self._owner = owner
         self._keeps = keeps
@@ -115,7 +127,13 @@ class SimStream:
     @faulted("stream_record")
     def record(self) -> SimEvent:
         """As `base.Stream.record`. In a capture it marks a point of the graph, for `wait` to fork from or to join."""
-        return self._device.record_event(self.queue)
+        device, queue = self._device, self.queue
+        with device.door:
+            if queue.capture is not None:
+                return SimEvent(device, queue.capture, queue.capture.seen_by(queue))
+            event = SimEvent(device)
+            device.submit(queue, Mark(event))
+            return event
 
     @faulted("stream_wait")
     def wait(self, event: Event) -> None:
@@ -123,11 +141,15 @@ class SimStream:
 
         Raises:
             ConfigError: not an event of a simulated device.
-            SimAcceleratorError: 905 for an event from outside the capture, 902 for one of another capture.
+            SimAcceleratorError: 905 for an event from outside the capture, 902 for one of another capture, 907 for one of a
+                capture that is over.
         """
         if not isinstance(event, SimEvent):
             raise ConfigError(f"not an event of a simulated device: {event!r}")
-        self._device.wait_in_stream(self.queue, event)
+        device = self._device
+        with device.door:
+            if not device.captures.wait(self.queue, event, current_host()) and not event.passed:
+                device.submit(self.queue, Wait(event))
 
     @faulted("stream_capturing")
     def capturing(self) -> bool:
@@ -141,13 +163,17 @@ class SimStream:
         Raises:
             SimAcceleratorError: 900 where an open capture forbids it, which breaks that capture (facts F2, T4).
         """
-        self._device.synchronize_queue(self.queue)
+        self._device.wait_for(self.queue)
 
     @faulted("stream_close")
     def close(self) -> None:
         """As `base.Stream.close`."""
         if self._owner:
-            self._device.close_queue(self.queue)
+            self._close()
+
+    def _close(self) -> None:
+        with self._device.door.even_if_lost:
+            self._device.streams.close(self.queue)
 
     def adopted(self) -> SimStream:
         """The same stream as somebody who must not close it holds it; keeps the handle alive."""
@@ -158,7 +184,7 @@ class SimStream:
 
     def __del__(self) -> None:
         if self._owner and not self.queue.closed:
-            self._device.when_next_called(partial(self._device.close_queue, self.queue))
+            self._device.door.when_next_entered(self._close)
 
 
 class StreamTable:

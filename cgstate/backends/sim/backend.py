@@ -1,0 +1,243 @@
+"""The simulated device behind the backend protocol. For the runtime, which knows it as a `base.Backend` and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
+
+from cgstate.backends.base import CaptureErrorMode, Footprint, Graph, MemoryPool, Stream
+from cgstate.backends.sim.device import SimDevice
+from cgstate.backends.sim.errors import (
+    CAPTURE_INVALIDATED,
+    SimAcceleratorError,
+    SimGeneratorError,
+    SimLibraryError,
+    SimMemoryError,
+    SimOutOfMemory,
+)
+from cgstate.backends.sim.faults import Faults, faulted
+from cgstate.backends.sim.graph import SimGraph
+from cgstate.backends.sim.host import current_host
+from cgstate.backends.sim.pool import SimPool, allocating_from
+from cgstate.backends.sim.streams import SimStream
+from cgstate.backends.sim.tensor import SimTensor
+from cgstate.backends.sim.values import map_tensors, tensors_in
+from cgstate.backends.undo import Step, UndoLog
+from cgstate.errors import ConfigError
+from cgstate.lifecycle.states import FailureKind
+
+T = TypeVar("T")
+H = TypeVar("H", SimStream, SimPool)
+
+
+class SimBackend:
+    """`base.Backend` on one simulated device.
+
+    Attributes:
+        sim: The device, for tests: its clock, its faults, its books.
+    """
+
+    name = "sim"
+
+    def __init__(self, sim: SimDevice | None = None) -> None:
+        self.sim = sim or SimDevice()
+
+    @property
+    def faults(self) -> Faults:
+        """The fault injector of the device."""
+        return self.sim.faults
+
+    @property
+    def device(self) -> str:
+        """As `base.Backend.device`."""
+        return self.sim.name
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    @property
+    def current_handle(self) -> Callable[[], int]:
+        """As `base.Backend.current_handle`."""
+        return self.sim.current_handle
+
+    @faulted("current_stream")
+    def current_stream(self) -> SimStream:
+        """As `base.Backend.current_stream`."""
+        return self.sim.current_stream()
+
+    @faulted("capturing")
+    def capturing(self) -> bool:
+        """As `base.Backend.capturing`."""
+        return self.sim.current_stream().queue.capture is not None
+
+    @faulted("new_stream")
+    def new_stream(self, *, exclusive: bool) -> SimStream:
+        """As `base.Backend.new_stream`."""
+        return self.sim.new_stream(exclusive=exclusive)
+
+    @faulted("adopt_stream")
+    def adopt_stream(self, stream: object) -> SimStream:
+        """As `base.Backend.adopt_stream`."""
+        return self._ours(stream, SimStream).adopted()
+
+    def on_stream(self, stream: Stream) -> AbstractContextManager[None]:
+        """As `base.Backend.on_stream`."""
+        return self.sim.on_stream(self._ours(stream, SimStream))
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+
+    @faulted("new_pool")
+    def new_pool(self) -> SimPool:
+        """As `base.Backend.new_pool`."""
+        return self.sim.new_pool()
+
+    @faulted("adopt_pool")
+    def adopt_pool(self, pool_id: object) -> SimPool:
+        """As `base.Backend.adopt_pool`."""
+        if not (isinstance(pool_id, tuple) and self.sim.allocator.is_pool_id(pool_id)):
+            raise ConfigError(f"not a pool id of {self.device}: {pool_id!r}")
+        return SimPool(self.sim, pool_id, anchored=False)
+
+    @faulted("prime_workspaces")
+    def prime_workspaces(self, pool: MemoryPool, stream: Stream) -> None:
+        """As `base.Backend.prime_workspaces`."""
+        with self.sim.on_stream(self._ours(stream, SimStream)), allocating_from(self._ours(pool, SimPool)):
+            self.sim.library.workspace()
+
+    @faulted("clear_workspaces")
+    def clear_workspaces(self) -> bool:
+        """As `base.Backend.clear_workspaces`."""
+        self.sim.library.clear()
+        return True
+
+    @faulted("has_foreign_graphs")
+    def has_foreign_graphs(self, ours: frozenset[Hashable]) -> bool:
+        """As `base.Backend.has_foreign_graphs`."""
+        return any(size for pool_id, size in self._pool_bytes().items() if pool_id not in ours)
+
+    def flush(self) -> int:
+        """As `base.Backend.flush`."""
+        return self.sim.flush()
+
+    @faulted("allocated_bytes")
+    def allocated_bytes(self) -> int:
+        """As `base.Backend.allocated_bytes`."""
+        return self.sim.allocated_bytes()
+
+    @faulted("footprint")
+    def footprint(self) -> Footprint:
+        """As `base.Backend.footprint`."""
+        sim = self.sim
+        state = sim.generator.get_state()
+        return Footprint(
+            stream=sim.current_handle(),
+            generator=(state.seed, state.offset, sim.generator.capturing),
+            capturing=sim.current_stream().queue.capture is not None,
+            pools=self._pool_bytes(),
+            reserved=sim.reserved_bytes(),
+            allocated=sim.allocated_bytes(),
+        )
+
+    def _pool_bytes(self) -> dict[Hashable, int]:
+        with self.sim.door.even_if_lost:
+            return dict(self.sim.allocator.pool_bytes())
+
+    # -- capture ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _recording_mode(self) -> Iterator[None]:
+        host = current_host()
+        before, host.grad_enabled = host.grad_enabled, False
+        try:
+            yield
+        finally:
+            host.grad_enabled = before
+
+    def recording_mode(self) -> AbstractContextManager[None]:
+        """As `base.Backend.recording_mode`."""
+        return self._recording_mode()
+
+    @faulted("open_capture")
+    def open_capture(self, pool: MemoryPool, stream: Stream, mode: CaptureErrorMode, undo: UndoLog) -> SimGraph:
+        """As `base.Backend.open_capture`. A step called ``NAME`` can be made to fail as the call ``undo: NAME``."""
+        sim = self.sim
+        pool_id = self._ours(pool, SimPool).id
+        target = self._ours(stream, SimStream)
+        before = sim.current_stream()
+        numbers = sim.generator.get_state()
+        graph = SimGraph(sim)
+        undo.on_failure("destroy the graph", self._step("destroy the graph", graph.discard))
+        undo.always("restore the stream", self._step("restore the stream", lambda: sim.set_stream(before)))
+        undo.always("restore the generator", self._step("restore the generator", lambda: sim.generator.set_state(numbers)))
+        undo.on_failure("heal the generator", self._step("heal the generator", sim.generator.heal))
+        undo.on_failure("release the pool", self._step("release the pool", graph.undo_pool_use))
+        undo.on_failure("stop routing", self._step("stop routing", graph.undo_route))
+        undo.on_failure("end the capture", self._step("end the capture", graph.undo_capture))
+        sim.set_stream(target)
+        graph.capture_begin(pool_id, mode)
+        return graph
+
+    def _step(self, name: str, act: Step) -> Step:
+        def step() -> None:
+            self.faults.before(f"undo: {name}")
+            with self.sim.door.even_if_lost:
+                act()
+
+        return step
+
+    @faulted("close_capture")
+    def close_capture(self, graph: Graph) -> None:
+        """As `base.Backend.close_capture`."""
+        if not isinstance(graph, SimGraph) or graph.device is not self.sim:
+            raise ConfigError(f"not a graph of {self.device}: {graph!r}")
+        graph.capture_end()
+
+    def failure_kind(self, error: BaseException) -> FailureKind | None:
+        """As `base.Backend.failure_kind`.
+
+        An invalidated capture (901) is FOREIGN, unless its cause is what the capturing thread itself was refused. An assertion of
+        the allocator is a defect of whoever called it, and no kind of failure.
+        """
+        match error:
+            case SimOutOfMemory():
+                return FailureKind.OOM
+            case SimMemoryError():
+                return FailureKind.DEVICE
+            case SimAcceleratorError() if error.sticky:
+                return FailureKind.DEVICE
+            case SimAcceleratorError(error_code=code) if code == CAPTURE_INVALIDATED:
+                return FailureKind.REJECTED if isinstance(error.__cause__, SimError) else FailureKind.FOREIGN
+            case SimAcceleratorError() | SimLibraryError() | SimGeneratorError():
+                return FailureKind.REJECTED
+        return None
+
+    @faulted("lost")
+    def lost(self) -> BaseException | None:
+        """As `base.Backend.lost`. While a capture is open it does not wait."""
+        with self.sim.door.even_if_lost:
+            self.sim.settle()
+            return self.sim.door.error
+
+    # -- values -------------------------------------------------------------------------------------------------------
+
+    @faulted("clone")
+    def clone(self, output: T) -> T:
+        """As `base.Backend.clone`."""
+        return map_tensors(output, SimTensor.clone)
+
+    def nbytes(self, value: object) -> int:
+        """As `base.Backend.nbytes`."""
+        return sum({id(t.storage): t.storage.nbytes for t in tensors_in(value)}.values())
+
+    def grad_enabled(self) -> bool:
+        """As `base.Backend.grad_enabled`."""
+        return current_host().grad_enabled
+
+    def requires_grad(self, values: object) -> bool:
+        """As `base.Backend.requires_grad`."""
+        return any(tensor.requires_grad for tensor in tensors_in(values))
+
+    def _ours(self, handle: object, kind: type[H]) -> H:
+        if isinstance(handle, kind) and handle.device is self.sim:
+            return handle
+        raise ConfigError(f"not a {kind.__name__} of {self.device}: {handle!r}")

@@ -1,0 +1,170 @@
+"""Kernels: what a small model needs, in pure Python, exactly the same eagerly and in a replay.
+
+For users and tests. Every function queues (or records) its kernels on the current stream and returns a new tensor. Sums run in a
+fixed order that does not depend on how many rows there are, so a padded call equals the unpadded one bit for bit where the
+padding is zeros or masked. Second operands are broadcast along leading dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from operator import add as _plus
+from operator import mul as _times
+
+from cgstate.backends.sim.errors import DEVICE_ASSERT, DeviceFault
+from cgstate.backends.sim.tensor import Shape, SimTensor
+
+Values = list[float]
+
+
+def add(a: SimTensor, b: SimTensor) -> SimTensor:
+    """``a + b``."""
+    return _binary("add", _plus, a, b)
+
+
+def mul(a: SimTensor, b: SimTensor) -> SimTensor:
+    """``a * b``, element by element."""
+    return _binary("mul", _times, a, b)
+
+
+def scale(x: SimTensor, factor: float) -> SimTensor:
+    """``x * factor``; the factor is baked in."""
+    return _unary("scale", lambda v: v * factor, x)
+
+
+def relu(x: SimTensor) -> SimTensor:
+    """``max(x, 0)``."""
+    return _unary("relu", lambda v: v if v > 0.0 else 0.0, x)
+
+
+def tanh(x: SimTensor) -> SimTensor:
+    """The hyperbolic tangent."""
+    return _unary("tanh", math.tanh, x)
+
+
+def masked_fill(x: SimTensor, mask: SimTensor, value: float) -> SimTensor:
+    """``x``, with ``value`` wherever ``mask`` is not zero."""
+    return _binary("masked_fill", lambda v, m: value if m else v, x, mask)
+
+
+def softmax(x: SimTensor) -> SimTensor:
+    """Softmax over the last dimension."""
+    return _one("softmax", partial(_softmax, x.shape[-1]), (x,), x.shape)
+
+
+def embedding(ids: SimTensor, table: SimTensor) -> SimTensor:
+    """The rows of ``table`` that ``ids`` names. An id out of range is a device-side assert (fact F7)."""
+    width = table.shape[1]
+    return _one("embedding", partial(_embedding, width), (ids, table), (*ids.shape, width))
+
+
+def conv_transpose1d(x: SimTensor, weight: SimTensor, stride: int) -> SimTensor:
+    """Transposed convolution of ``x[C, T]`` by ``weight[C, Cout, K]``: ``[Cout, (T - 1) * stride + K]``."""
+    channels, frames = x.shape
+    if weight.shape[0] != channels:
+        raise ValueError(f"conv_transpose1d of {channels} channels by a weight of shape {weight.shape}")
+    _, out_channels, taps = weight.shape
+    length = (frames - 1) * stride + taps
+    kernel = partial(_conv_transpose1d, channels, frames, out_channels, taps, stride)
+    return _one("conv_transpose1d", kernel, (x, weight), (out_channels, length))
+
+
+def matmul(a: SimTensor, b: SimTensor) -> SimTensor:
+    """The product of two matrices, in two kernels: partial sums go through the library's workspace (facts W1, W2, F8).
+
+    A product whose partial sums do not fit the workspace is computed in one, with the same result.
+    """
+    (rows, inner), (inner_b, columns) = a.shape, b.shape
+    if inner != inner_b:
+        raise ValueError(f"matmul of shapes {a.shape} and {b.shape}")
+    workspace = a.device.library.workspace()
+    size = rows * columns
+    partial_sums = partial(_matmul_partial, rows, inner, columns)
+    if 2 * size > workspace.numel():
+        return _one("matmul", lambda x, y: _matmul_reduce(*partial_sums(x, y)), (a, b), (rows, columns))
+    scratch = workspace.narrow(0, 0, 2 * size)
+    first, second = scratch.narrow(0, 0, size), scratch.narrow(0, size, size)
+    a.device.launch("matmul_partial", partial_sums, (a, b), (first, second))
+    return _one("matmul_reduce", _matmul_reduce, (first, second), (rows, columns))
+
+
+def _one(name: str, kernel: Callable[..., tuple[Values]], inputs: tuple[SimTensor, ...], shape: Shape) -> SimTensor:
+    out = inputs[0].new_empty(shape)
+    out.device.launch(name, kernel, inputs, (out,))
+    return out
+
+
+def _unary(name: str, of: Callable[[float], float], x: SimTensor) -> SimTensor:
+    return _one(name, lambda values: ([of(v) for v in values],), (x,), x.shape)
+
+
+def _binary(name: str, of: Callable[[float, float], float], a: SimTensor, b: SimTensor) -> SimTensor:
+    if a.shape[len(a.shape) - len(b.shape) :] != b.shape:
+        raise ValueError(f"{name} of shapes {a.shape} and {b.shape}")
+
+    def kernel(left: Values, right: Values) -> tuple[Values]:
+        times = len(left) // len(right) if right else 0
+        return (list(map(of, left, right if times == 1 else right * times)),)
+
+    return _one(name, kernel, (a, b), a.shape)
+
+
+def _softmax(width: int, values: Values) -> tuple[Values]:
+    out: Values = []
+    for start in range(0, len(values), width):
+        row = values[start : start + width]
+        top = max(row)
+        powers = [math.exp(v - top) for v in row]
+        total = sum(powers)
+        out += [p / total for p in powers]
+    return (out,)
+
+
+def _embedding(width: int, ids: Values, table: Values) -> tuple[Values]:
+    out: Values = []
+    rows = len(table) // width
+    for value in ids:
+        if not 0 <= value < rows:
+            raise DeviceFault(DEVICE_ASSERT)
+        row = int(value)
+        out += table[row * width : (row + 1) * width]
+    return (out,)
+
+
+def _conv_transpose1d(
+    channels: int, frames: int, out_channels: int, taps: int, stride: int, x: Values, weight: Values
+) -> tuple[Values]:
+    length = (frames - 1) * stride + taps
+    out: Values = []
+    inputs = [x[c * frames : (c + 1) * frames] for c in range(channels)]
+    for o in range(out_channels):
+        row = [0.0] * length
+        for k in range(taps):
+            places = slice(k, k + (frames - 1) * stride + 1, stride)
+            sums = row[places]
+            for c, values in enumerate(inputs):
+                factor = weight[(c * out_channels + o) * taps + k]
+                sums = [s + factor * v for s, v in zip(sums, values, strict=True)]
+            row[places] = sums
+        out += row
+    return (out,)
+
+
+def _matmul_partial(rows: int, inner: int, columns: int, a: Values, b: Values) -> tuple[Values, Values]:
+    half = inner // 2
+    heads = [b[c : half * columns : columns] for c in range(columns)]
+    tails = [b[half * columns + c :: columns] for c in range(columns)]
+    first: Values = []
+    second: Values = []
+    for r in range(rows):
+        row = a[r * inner : (r + 1) * inner]
+        head, tail = row[:half], row[half:]
+        first += [sum(map(_times, head, column)) for column in heads]
+        second += [sum(map(_times, tail, column)) for column in tails]
+    return first, second
+
+
+def _matmul_reduce(first: Values, second: Values) -> tuple[Values]:
+    return (list(map(_plus, first, second)),)

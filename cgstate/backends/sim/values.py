@@ -1,0 +1,51 @@
+"""Nested values: tensors inside tuples, lists, dicts and dataclasses. Called by the backend."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TypeVar, cast
+
+from cgstate.backends.sim.tensor import SimTensor
+
+T = TypeVar("T")
+
+
+def tensors_in(value: object) -> Iterator[SimTensor]:
+    """Every tensor of ``value``, in order; the same one as often as it occurs."""
+    if isinstance(value, SimTensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors_in(part)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_in(part)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+def map_tensors(value: T, of: Callable[[SimTensor], SimTensor]) -> T:
+    """``value`` rebuilt with each tensor replaced; what holds no tensors is kept as it is."""
+    return cast(T, _map(value, of))
+
+
+def _map(value: object, of: Callable[[SimTensor], SimTensor]) -> object:
+    if isinstance(value, SimTensor):
+        return of(value)
+    if next(tensors_in(value), None) is None:
+        return value
+    if isinstance(value, tuple):
+        parts = [_map(part, of) for part in value]
+        make = getattr(type(value), "_make", tuple)  # a named tuple is made again as what it was
+        return cast(object, make(parts))
+    if isinstance(value, list):
+        return [_map(part, of) for part in value]
+    if isinstance(value, Mapping):
+        return {key: _map(part, of) for key, part in value.items()}
+    twin = copy.copy(value)
+    for field in fields(cast("type", value)):
+        object.__setattr__(twin, field.name, _map(getattr(value, field.name), of))
+    return twin

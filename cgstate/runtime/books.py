@@ -1,0 +1,309 @@
+"""The manager's books: what entries, components and pools point to. They outlive the `GraphManager` that users hold.
+
+`GraphManager` is the only strong owner of a serving set; when it is dropped, its finalizer abandons the books, and what they still
+hold goes to the capture gate, whence the next reclaimer on the device takes it (I3: a finalizer destroys nothing).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from cgstate.backends.base import Backend, CaptureErrorMode, Stream
+from cgstate.errors import CaptureActive, IllegalTransition, ManagerClosed, ManagerPoisoned, WrongThread
+from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind, PoolState
+from cgstate.lifecycle.steps import ManagerSteps, Observer
+from cgstate.runtime.dependency import Dependency
+from cgstate.runtime.domain import Domain, Isolation
+from cgstate.runtime.failure import Failure, NegativeCache
+from cgstate.runtime.gate import CaptureGate
+from cgstate.runtime.pool import Pool
+from cgstate.runtime.reclaimer import Reclaimer
+from cgstate.runtime.sync import Sync
+from cgstate.runtime.vote import RankVote
+
+if TYPE_CHECKING:
+    from cgstate.runtime.entry import Entry
+    from cgstate.runtime.leasing import Lease
+    from cgstate.runtime.record import ComponentRecord
+
+log = logging.getLogger("cgstate")
+
+
+class Books(ManagerSteps):
+    """State and belongings of one manager. Fields are guarded by the device's lock (``gate.lock``).
+
+    Attributes:
+        busy: Thread that has the manager for an operation that must not overlap another (`exclusive`); 0 when nobody.
+        fast: Whether replays may take the short way: nobody observes, checks, or owns a thread.
+        observer: Told of every transition of every machine.
+        on_settled: Runs after each operation, without the lock: the invariant check of ``check=True``.
+        idle_streams: Exclusive capture streams whose workspaces were cleared, to be used again.
+        spent_streams: Exclusive capture streams that may still own a workspace (facts W3, W5).
+    """
+
+    __slots__ = (
+        "_name",
+        "backend",
+        "busy",
+        "capture_error_mode",
+        "components",
+        "dependencies",
+        "domains",
+        "fast",
+        "gate",
+        "held_leases",
+        "idle_streams",
+        "isolation",
+        "negative",
+        "on_settled",
+        "owner_thread",
+        "pools",
+        "reclaimer",
+        "spent_streams",
+        "stats_detail",
+        "sync",
+        "thread_id",
+        "vote",
+        "warmup_rounds",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        gate: CaptureGate,
+        sync: Sync,
+        *,
+        isolation: Isolation,
+        vote: RankVote,
+        capture_error_mode: CaptureErrorMode,
+        warmup_rounds: int,
+        negative_cache: int,
+        stats_detail: int,
+        owner_thread: bool,
+        observer: Observer | None,
+    ) -> None:
+        self.reset_variables()
+        self._name = name
+        self.backend = backend
+        self.gate = gate
+        self.sync = sync
+        self.thread_id: Callable[[], int] = sync.thread_id
+        self.isolation = isolation
+        self.vote = vote
+        self.capture_error_mode = capture_error_mode
+        self.warmup_rounds = warmup_rounds
+        self.stats_detail = stats_detail
+        self.owner_thread = self.thread_id() if owner_thread else 0
+        self.observer = observer
+        self.on_settled: Callable[[], None] | None = None
+        self.fast = observer is None and not owner_thread
+        self.busy = 0
+        self.components: dict[str, ComponentRecord] = {}
+        self.dependencies: dict[str, Dependency] = {}
+        self.domains: dict[str, Domain] = {}
+        self.pools: list[Pool] = []
+        self.idle_streams: list[Stream] = []
+        self.spent_streams: list[Stream] = []
+        self.held_leases: set[Lease] = set()
+        self.negative = NegativeCache(negative_cache)
+        self.reclaimer = Reclaimer(self)
+
+    @property
+    def name(self) -> str:
+        """What refusals call the manager."""
+        return self._name
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the manager was closed."""
+        return self.state is ManagerState.CLOSED
+
+    # -- who may do what now ------------------------------------------------------------------------------------------
+
+    def check_thread(self, thread: int) -> None:
+        """Refuse a foreign thread.
+
+        Raises:
+            WrongThread: the manager belongs to one thread, and this is another.
+        """
+        if self.owner_thread and thread != self.owner_thread:
+            raise WrongThread(f"{self.name} belongs to thread {self.owner_thread}; thread {thread} called it")
+
+    def check_open(self, event: str) -> None:
+        """Refuse what a closed or poisoned manager cannot do.
+
+        Raises:
+            ManagerClosed: it was closed.
+            ManagerPoisoned: its device is lost.
+        """
+        if self.state is ManagerState.CLOSED:
+            raise ManagerClosed("manager", self.name, self.state, event, "the manager is not closed")
+        if self.state is ManagerState.POISONED:
+            raise ManagerPoisoned("manager", self.name, self.state, event, "the device is not lost")
+
+    @contextmanager
+    def exclusive(self, event: str) -> Iterator[int]:
+        """Have the manager alone for one operation; yields the thread.
+
+        Raises:
+            CaptureActive: this thread has it already, or is inside a component call: waiting would never end.
+            WrongThread: see `check_thread`.
+        """
+        thread = self.thread_id()
+        self.check_thread(thread)
+        gate = self.gate
+        with gate.lock:
+            self._refuse_nested(event, thread)
+            while self.busy:
+                gate.wait()
+            self.busy = thread
+        try:
+            yield thread
+        finally:
+            with gate.lock:
+                self.busy = 0
+                gate.notify()
+            self.settle()
+
+    def _refuse_nested(self, event: str, thread: int) -> None:
+        if self.busy == thread:
+            guard = "no other operation of this thread is open on the manager"
+        elif not self.gate.free and self.gate.holder == thread:
+            guard = "no capture of this thread is open on the device"
+        else:
+            return
+        raise CaptureActive("manager", self.name, self.state, event, guard)
+
+    def try_exclusive(self, thread: int) -> bool:
+        """Have the manager alone without waiting; the lock is held."""
+        if self.busy:
+            return False
+        self.busy = thread
+        return True
+
+    # -- belongings ---------------------------------------------------------------------------------------------------
+
+    @property
+    def leases(self) -> int:
+        """Leases held on any entry."""
+        return sum(entry.leases for entry in self.entries())
+
+    def entries(self) -> Iterator[Entry]:
+        """Every entry of every component."""
+        for record in self.components.values():
+            yield from record.entries.values()
+
+    def domain_for(self, record: ComponentRecord, descriptor: Hashable) -> Domain:
+        """The domain that an entry belongs to for its whole life; the lock is held."""
+        match record.config.isolation:
+            case Isolation.shared:
+                key, kind = "shared", PoolKind.shared
+            case Isolation.per_component:
+                key, kind = record.component_id, PoolKind.per_component
+            case Isolation.per_entry:
+                key, kind = f"{record.component_id}[{descriptor!r}]", PoolKind.per_entry
+        domain = self.domains.get(key)
+        if domain is None:
+            domain = self.domains[key] = Domain(key, kind)
+        return domain
+
+    def drop_domain(self, domain: Domain) -> None:
+        """Forget a domain without entries; the lock is held."""
+        if not domain.entries and domain.pool is None:
+            self.domains.pop(domain.name, None)
+            if domain.stream is not None:
+                self.spent_streams.append(domain.stream)
+                domain.stream = None
+
+    # -- retirement ---------------------------------------------------------------------------------------------------
+
+    def retire_recording(self, entry: Entry) -> None:
+        """An entry has become EVICTED or FAILED: hand its recording over and follow up; the lock is held."""
+        pool, record = entry.pool, entry.component
+        record.counters.retired_hits += entry.hits
+        entry.hits = 0
+        self.reclaimer.retire(entry, pool, entry.graph, (entry.buffers, entry.output))
+        entry.graph = entry.buffers = entry.output = None
+        record.refresh()
+        if record.state is EntryState.BOUND and not record.bound and not record.pure_lazy:
+            record.last_retired()
+        self.retire_pool(pool)
+
+    def retire_attempt(self, entry: Entry, keep: object) -> None:
+        """A capture was undone or given up: what is left of it goes to the reclaimer; the lock is held."""
+        self.reclaimer.retire(entry, entry.pool, entry.graph, keep)
+        entry.graph = entry.buffers = entry.output = None
+
+    def retire_pool(self, pool: Pool) -> None:
+        """Retire a pool of ours whose domain has nothing live in it any more; the lock is held."""
+        if pool.kind is PoolKind.foreign or pool.state not in (PoolState.MINTED, PoolState.LIVE) or pool.domain.live:
+            return
+        pool.retire()
+
+    def evict_domain(self, domain: Domain, *, counted: bool = True) -> int:
+        """Retire every bound entry of a domain in one step; the lock is held, no entry is CAPTURING. Returns how many."""
+        retired = 0
+        for entry in list(domain.entries):
+            if not entry.may_evict():
+                continue
+            entry.evict()
+            retired += 1
+            if counted:
+                entry.component.counters.evictions += 1
+            if entry.state is EntryState.EVICTED:
+                self.retire_recording(entry)
+        return retired
+
+    def workspaces_cleared(self) -> None:
+        """Every library workspace is gone: streams are clean again, domains prime anew; the lock is held."""
+        for domain in self.domains.values():
+            domain.primed = False
+        if self.state is ManagerState.CLOSED:
+            for stream in self.spent_streams:
+                stream.close()
+        else:
+            self.idle_streams.extend(self.spent_streams)
+        self.spent_streams.clear()
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+
+    def note_failure(self, entry: Entry, kind: FailureKind, error: BaseException) -> None:
+        """Remember a failure of an entry; the lock is held."""
+        record = entry.component
+        record.counters.failures[kind] += 1
+        text = f"{type(error).__name__}: {error}"
+        self.negative.remember(record.component_id, entry.descriptor, Failure(kind, text, self.reclaimer.reclaims))
+        log.warning("%s failed (%s): %s", entry.name, kind, text)
+
+    def blocked(self, record: ComponentRecord, descriptor: Hashable, *, explicit: bool) -> bool:
+        """Whether a remembered failure forbids an attempt now; the lock is held."""
+        failure = self.negative.get(record.component_id, descriptor)
+        return failure is not None and failure.blocks(reclaimed=self.reclaimer.reclaims, explicit=explicit)
+
+    def lose_device(self) -> None:
+        """The context is lost: nothing is ever run on it again; the lock is held."""
+        if self.state not in (ManagerState.CLOSED, ManagerState.POISONED):
+            self.device_lost()
+            log.error("%s: the device context is lost; the manager is POISONED", self.name)
+
+    # -- after every operation ----------------------------------------------------------------------------------------
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether `settle` would find something to do; a quick look without the lock."""
+        return bool(self.reclaimer.queue) or self.on_settled is not None
+
+    def settle(self) -> None:
+        """Reclaim what can be reclaimed now, and check if asked to. Called without the lock."""
+        if self.state is not ManagerState.POISONED:
+            self.reclaimer.settle()
+        if self.on_settled is not None:
+            self.on_settled()
+
+    def refuse(self, event: str, guard: str, kind: type[IllegalTransition] = IllegalTransition) -> IllegalTransition:
+        """A refusal of the manager, to be raised."""
+        return kind("manager", self.name, self.state, event, guard)

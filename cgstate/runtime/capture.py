@@ -1,0 +1,108 @@
+"""One capture: prime, warm up, record, and put everything back if any of it fails (I12).
+
+Runs outside the device's lock, with the gate held, so that no other capture opens and no graph of ours is destroyed meanwhile.
+Warm-up runs on the capture stream, under the same conditions as the recording, until allocations settle; priming comes before,
+inside the pool, so that library workspaces are born where they are safe (facts W1-W5, F8).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cgstate.backends.base import Backend, CaptureErrorMode, Graph, MemoryPool, Stream
+from cgstate.backends.undo import UndoLog
+
+MakeFunction: TypeAlias = Callable[[bool], Callable[[], object]]
+"""Called with ``warmup`` outside the graph, before each warm-up round and once before the capture; returns the function to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a capture made.
+
+    Attributes:
+        graph: The graph.
+        output: What the recorded function returned: the static output.
+        uses_random: Whether the work draws random numbers.
+    """
+
+    graph: Graph
+    output: object
+    uses_random: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Where and how to record.
+
+    Attributes:
+        backend: The device.
+        pool: The pool to record into.
+        stream: The capture stream.
+        mode: How far other threads are kept from disturbing.
+        prime: Whether the library workspaces of the stream are still to be made.
+        rounds: The most warm-up rounds.
+    """
+
+    backend: Backend
+    pool: MemoryPool
+    stream: Stream
+    mode: CaptureErrorMode
+    prime: bool
+    rounds: int
+
+
+def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog) -> Recording:
+    """Warm up and record.
+
+    Args:
+        attempt: Where and how.
+        make: Makes the function to run.
+        inside: What warm-up and recording run inside.
+        undo: Told of everything that has to be put back; the caller runs it, however this ends.
+
+    Raises:
+        BaseException: the first error, unchanged. ``undo`` is still to be run.
+    """
+    backend, stream = attempt.backend, attempt.stream
+    caller = backend.current_stream()
+    backend.keep_generator(undo)
+    stream.wait(caller.record())  # inputs and weights may still be on their way
+    if attempt.prime:
+        backend.prime_workspaces(attempt.pool, stream)
+    with inside, backend.recording_mode():
+        mark = backend.generator_mark()
+        with backend.on_stream(stream):
+            _warm_up(attempt, make)
+        uses_random = backend.generator_mark() != mark
+        stream.synchronize()  # nothing of the warm-up may still run when the capture opens
+        with backend.on_stream(stream):
+            function = make(False)
+        _quiet_collector(undo)
+        graph = backend.open_capture(attempt.pool, stream, attempt.mode, undo)
+        output = function()
+        backend.close_capture(graph)
+    caller.wait(stream.record())
+    return Recording(graph, output, uses_random)
+
+
+def _warm_up(attempt: Attempt, make: MakeFunction) -> None:
+    """Run until a round leaves no new allocation behind: lazily made state must not be made inside the graph."""
+    before = attempt.backend.allocated_bytes()
+    for _ in range(attempt.rounds):
+        make(True)()
+        after = attempt.backend.allocated_bytes()
+        if after == before:
+            return
+        before = after
+
+
+def _quiet_collector(undo: UndoLog) -> None:
+    """Keep the garbage collector out of the capture: it may destroy somebody's graph, which would break ours (fact T3)."""
+    if gc.isenabled():
+        gc.disable()
+        undo.always("enable the garbage collector", gc.enable)

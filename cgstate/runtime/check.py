@@ -1,0 +1,134 @@
+"""``check=True``: after every operation, look at everything and judge it by the invariants. For tests; slow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgstate.errors import InvariantViolation
+from cgstate.lifecycle.invariants import Checker as Who
+from cgstate.lifecycle.invariants import broken_in
+from cgstate.lifecycle.states import EntryEvent
+from cgstate.lifecycle.steps import EntrySteps, Observer, Steps
+from cgstate.lifecycle.world import (
+    BookView,
+    ComponentView,
+    DomainView,
+    EntryView,
+    GateView,
+    ManagerView,
+    PoolView,
+    World,
+)
+from cgstate.runtime.entry import UNPOOLED
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
+    from cgstate.runtime.entry import Entry
+    from cgstate.runtime.pool import Pool
+
+
+class Checker:
+    """Counts leases as an observer, and checks a World of the books whenever an operation is over."""
+
+    def __init__(self, books: Books, also: Observer | None) -> None:
+        self.books = books
+        self._also = also
+        self.acquires = 0
+        self.releases = 0
+
+    def observe(self, entity: Steps, row: int, state: str) -> None:
+        """Count leases given and ended; pass everything on to the user's own observer."""
+        if isinstance(entity, EntrySteps):
+            match entity.machine.rows[row].event:
+                case EntryEvent.acquire:
+                    self.acquires += 1
+                case EntryEvent.release | EntryEvent.replay_fail:
+                    self.releases += 1
+                case _:
+                    pass
+        if self._also is not None:
+            self._also(entity, row, state)
+
+    def __call__(self) -> None:
+        """Check.
+
+        Raises:
+            InvariantViolation: an invariant is broken.
+        """
+        with self.books.gate.lock:
+            world = world_of(self.books, acquires=self.acquires, releases=self.releases)
+        broken = list(broken_in(Who.runtime, world))
+        if broken:
+            raise InvariantViolation("; ".join(map(str, broken)))
+
+
+def world_of(books: Books, *, acquires: int, releases: int) -> World:
+    """Everything of one manager as plain values; the lock is held."""
+    entries = {id(entry): entry for entry in books.entries()}
+    known = set(entries)
+    for domain in books.domains.values():
+        entries |= {id(entry): entry for entry in domain.entries}
+    views = tuple(_entry(entry, known=key in known) for key, entry in entries.items())
+    holder = next((view.name for view in views if view.records), "" if books.gate.free else "another manager")
+    pools = tuple(_pool(pool) for pool in books.pools)
+    return World(
+        gate=GateView(books.gate.free, holder),
+        manager=ManagerView(books.state, books.serving),
+        entries=views,
+        components=tuple(
+            ComponentView(
+                name=record.component_id,
+                state=record.state,
+                bound=record.bound,
+                leased=record.leased,
+                held=record.held,
+                capacity=record.capacity,
+                epoch=record.epoch,
+                resident=record.resident,
+                pure_lazy=record.pure_lazy,
+            )
+            for record in books.components.values()
+        ),
+        pools=pools,
+        domains=tuple(DomainView(domain.name, domain.capturing, domain.live) for domain in books.domains.values()),
+        books=(
+            BookView("negative cache", len(books.negative), books.negative.limit),
+            *(
+                BookView(f"misses of {record.component_id}", len(record.counters.misses), record.counters.misses.limit + 1)
+                for record in books.components.values()
+            ),
+        ),
+        acquires=acquires,
+        releases=releases,
+        ledger_bytes=sum(pool.charged for pool in pools),
+    )
+
+
+def _entry(entry: Entry, *, known: bool) -> EntryView:
+    return EntryView(
+        name=entry.name if known else f"{entry.name} while profiling",
+        component=entry.component.component_id,
+        descriptor=repr(entry.descriptor),
+        domain=entry.domain.name,
+        pool=entry.pool.name if entry.pool is not UNPOOLED else "",
+        state=entry.state,
+        before=entry.before,
+        leases=entry.leases,
+        retiring=entry.retiring,
+        failed=entry.failed,
+        recorded=entry.recorded,
+        noted=entry.noted,
+        unreclaimed=entry.unreclaimed,
+    )
+
+
+def _pool(pool: Pool) -> PoolView:
+    return PoolView(
+        name=pool.name,
+        kind=pool.kind,
+        state=pool.state,
+        graphs=pool.graphs,
+        domain=pool.domain.name,
+        charged=pool.charged,
+        measured=pool.bytes(),
+    )

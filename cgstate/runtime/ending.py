@@ -1,0 +1,97 @@
+"""How a manager stops serving: drained, released, closed, or dropped without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableSequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from cgstate.errors import LeaseOutstanding
+from cgstate.lifecycle.states import EntryState, ManagerState
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
+    from cgstate.runtime.preparing import AnyComponent
+
+
+@contextmanager
+def drained(books: Books, event: str, timeout: float | None) -> Iterator[None]:
+    """Refuse new leases, wait for those that other threads hold, then run the block with the lock held.
+
+    Raises:
+        LeaseOutstanding: this thread holds a lease itself, or others outlasted ``timeout`` seconds. Serving goes on as before.
+    """
+    gate = books.gate
+    thread = books.thread_id()
+    deadline = None if timeout is None else books.sync.now_ns() + int(timeout * 1e9)
+    with gate.lock:
+        if thread in gate.calls or any(lease.thread == thread for lease in books.held_leases):
+            raise books.refuse(event, "this thread holds no lease", LeaseOutstanding)
+        was_serving = books.serving
+        if was_serving:
+            books.drain()
+        try:
+            while books.leases:
+                left = None if deadline is None else (deadline - books.sync.now_ns()) / 1e9
+                if left is not None and left <= 0:
+                    raise books.refuse(event, f"no lease held after {timeout} s; {books.leases} are", LeaseOutstanding)
+                gate.wait(left)
+            yield
+        finally:
+            if was_serving and books.state is ManagerState.SERVING and not books.serving:
+                books.undrain()
+
+
+def retire_everything(books: Books) -> None:
+    """Retire every domain, and give components and entries their first states back where nothing holds them; the lock is held."""
+    for domain in list(books.domains.values()):
+        books.evict_domain(domain, counted=False)
+    for pool in list(books.pools):
+        books.retire_pool(pool)
+    for record in books.components.values():
+        if record.state in (EntryState.EVICTED, EntryState.FAILED) or (record.state is EntryState.BOUND and not record.bound):
+            record.forget()
+
+
+def forget_everything(books: Books) -> None:
+    """After reclaiming: startup entries that have nothing left start anew, remembered failures are dropped; the lock is held."""
+    books.negative.forget()
+    for entry in books.entries():
+        if entry.state in (EntryState.EVICTED, EntryState.FAILED) and not entry.unreclaimed:
+            entry.forget()
+
+
+def abandon(books: Books, components: MutableSequence[AnyComponent]) -> None:
+    """A manager was dropped without `close`.
+
+    Runs as a finalizer: in any thread, at any moment, perhaps under the device's lock or inside a capture. So it takes no lock and
+    destroys nothing: the components turn eager, and the rest goes to the capture gate, whence the next reclaimer takes it.
+    """
+    for component in components:
+        component.detach()
+    if books.state is ManagerState.CLOSED:
+        return
+    books.gate.orphans.append(lambda: _bury(books))
+    if books.gate.lock.acquire(blocking=False):
+        books.gate.lock.release()
+        if books.gate.free:
+            books.reclaimer.settle()
+
+
+def _bury(books: Books) -> bool:
+    """Retire and reclaim what an abandoned manager left; True when nothing is left of it."""
+    gate = books.gate
+    with gate.lock:
+        if not gate.free:
+            return False
+        if books.state is not ManagerState.POISONED:
+            retire_everything(books)
+    books.reclaimer.settle_own()
+    with gate.lock:
+        if books.reclaimer.queue or books.leases:
+            return False
+    books.reclaimer.drop_pools()
+    with gate.lock:
+        if books.state in (ManagerState.NEW, ManagerState.PREPARED, ManagerState.SERVING, ManagerState.POISONED):
+            books.close(leases=0)
+    return True

@@ -1,0 +1,180 @@
+"""Lazy capture: what a miss may do about itself.
+
+A component call never waits in order to capture: if the manager, the gate or another thread is in the way, the answer is eager and
+counted. Eviction comes before the capture, so that the peak is bounded too (I11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, assert_never
+
+from cgstate.errors import CaptureFailed, IllegalTransition, ManagerPoisoned
+from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind
+from cgstate.runtime.failure import Failure
+from cgstate.runtime.routines import capture_by_routine
+from cgstate.runtime.stats import Fallback
+from cgstate.runtime.transaction import GateBusy, Transaction, TransactionKind
+from cgstate.runtime.vote import Ballot
+
+if TYPE_CHECKING:
+    from cgstate.runtime.entry import Entry
+    from cgstate.runtime.record import AnyRoutine, ComponentRecord
+
+USABLE = frozenset({EntryState.BOUND, EntryState.REPLAYING})
+
+
+def capture_on_miss(
+    record: ComponentRecord,
+    routine: AnyRoutine,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    runtime_key: Hashable,
+) -> Entry | Fallback:
+    """The entry to use after all, or why the call is answered eagerly.
+
+    Raises:
+        Exception: what the routine itself raised while capturing.
+        ManagerPoisoned: the device was lost while capturing.
+    """
+    books = record.manager
+    if not books.serving:
+        return Fallback.closed if books.state is ManagerState.CLOSED else Fallback.not_serving
+    if not record.allows_lazy:
+        return Fallback.miss
+    descriptor = _wanted(record, routine, args, kwargs, runtime_key)
+    if descriptor is None:
+        return Fallback.miss
+    refused = _examine(record, routine, descriptor)
+    if refused is not None:
+        return refused
+    thread = books.thread_id()
+    with books.gate.lock:
+        entry = record.entries.get(descriptor)
+        if entry is not None and entry.state in USABLE:
+            return entry  # another thread was faster
+        if books.gate.blocks_capture(thread) or books.gate.pending or not books.try_exclusive(thread):
+            return Fallback.capture_busy
+    try:
+        return _capture(record, routine, descriptor)
+    finally:
+        with books.gate.lock:
+            books.busy = 0
+            books.gate.notify()
+        books.settle()
+
+
+def _wanted(
+    record: ComponentRecord,
+    routine: AnyRoutine,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    runtime_key: Hashable,
+) -> Hashable | None:
+    """A declared descriptor that is not bound now and serves the call, else one that the routine makes."""
+    if not record.declared <= record.available:
+        declared = routine.resolve_runtime(args, kwargs, record.declared).descriptor
+        if declared is not None:
+            return declared  # type: ignore[no-any-return]  # the routine's own descriptor type
+    return routine.make_lazy_descriptor(runtime_key)
+
+
+def _examine(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable) -> Fallback | None:
+    """Whether an attempt makes sense at all."""
+    books = record.manager
+    with books.gate.lock:
+        if books.blocked(record, descriptor, explicit=False):
+            return Fallback.blocked
+    try:
+        routine.validate_descriptor(descriptor)
+    except Exception as error:
+        with books.gate.lock:
+            record.counters.failures[FailureKind.REJECTED] += 1
+            failure = Failure(FailureKind.REJECTED, f"{type(error).__name__}: {error}", books.reclaimer.reclaims)
+            books.negative.remember(record.component_id, descriptor, failure)
+        return Fallback.rejected
+    if record.collective and not books.vote.agree(Ballot.capture, record.component_id, descriptor):
+        return Fallback.vote
+    return None
+
+
+def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable) -> Entry | Fallback:
+    """Make room, capture, bind; the manager is ours."""
+    books = record.manager
+    if not make_room(record):
+        return Fallback.capacity
+    transaction = Transaction(books, TransactionKind.lazy)
+    with books.gate.lock:
+        entry = record.entry(descriptor)
+    try:
+        capture_by_routine(transaction, entry, routine)
+        transaction.commit()
+        return entry
+    except GateBusy:
+        return Fallback.capture_busy
+    except CaptureFailed as failure:
+        return _answer(record, failure)
+    except IllegalTransition:
+        return Fallback.unavailable  # the world moved on between begin and commit
+    finally:
+        transaction.abort()
+        with books.gate.lock:
+            if entry.state is EntryState.EAGER and not entry.startup and not entry.unreclaimed:
+                record.drop(entry)
+        if entry.state not in USABLE:
+            books.reclaimer.settle()
+            books.reclaimer.drop_pools()
+
+
+def _answer(record: ComponentRecord, failure: CaptureFailed) -> Fallback:
+    """What a failed lazy capture means to the call."""
+    cause = failure.__cause__
+    match FailureKind(failure.kind):
+        case FailureKind.USER:
+            raise cause or failure
+        case FailureKind.DEVICE:
+            manager = record.manager
+            raise ManagerPoisoned("manager", manager.name, manager.state, "call", "the device is not lost") from cause
+        case FailureKind.REJECTED:
+            return Fallback.rejected
+        case FailureKind.OOM:
+            return Fallback.oom
+        case FailureKind.FOREIGN:
+            return Fallback.foreign
+        case FailureKind.BUDGET:
+            return Fallback.budget
+        case other:
+            assert_never(other)
+
+
+def make_room(record: ComponentRecord) -> bool:
+    """Evict the least recently used lazy entry that can go alone, until one more fits; False if none can."""
+    books = record.manager
+    books.reclaimer.settle()
+    while not record.has_room:
+        with books.gate.lock:
+            victim = _victim(record)
+        if victim is None:
+            return False
+        if record.collective and not books.vote.agree(Ballot.evict, record.component_id, victim.descriptor):
+            return False
+        with books.gate.lock:
+            if not victim.may_evict() or victim.leases:
+                return False
+            books.evict_domain(victim.domain)
+        held = record.held
+        books.reclaimer.settle()
+        if record.held == held:
+            return False  # the device is still replaying it; it is retired, and will be gone at a later miss
+    books.reclaimer.drop_pools()
+    return True
+
+
+def _victim(record: ComponentRecord) -> Entry | None:
+    """Startup entries are no victims, nor is an entry that shares its domain, nor one in use."""
+    candidates = [
+        entry
+        for entry in record.entries.values()
+        if entry.state is EntryState.BOUND and not entry.startup and entry.domain.kind is PoolKind.per_entry
+    ]
+    return min(candidates, key=lambda entry: entry.last_used, default=None)

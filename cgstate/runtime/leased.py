@@ -1,0 +1,94 @@
+"""Outputs handed out without a copy: they know when they are not theirs any more."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
+
+from cgstate.errors import OutputExpired
+from cgstate.runtime import leasing
+
+if TYPE_CHECKING:
+    from cgstate.runtime.entry import Entry
+
+R = TypeVar("R")
+
+
+class LeasedOutput(Generic[R]):
+    """The static output of a graph, under a lease.
+
+    Read it with `value` before the next replay of any entry of its pool, or take a copy with `copy`; then `release` it, or use it
+    as a context manager. Until then its entry cannot be destroyed. An eager answer is wrapped as well, and never expires.
+    """
+
+    __slots__ = ("_entry", "_lease", "_seen", "_value")
+
+    def __init__(self, value: R, entry: Entry | None, lease: leasing.Lease | None) -> None:
+        self._value: R | None = value
+        self._entry = entry
+        self._lease = lease
+        self._seen = entry.pool.replays if entry is not None else 0
+
+    @classmethod
+    def own(cls, value: object) -> LeasedOutput[object]:
+        """Wrap an eager answer."""
+        return LeasedOutput(value, None, None)
+
+    @classmethod
+    def of(cls, value: object, entry: Entry, thread: int) -> LeasedOutput[object]:
+        """Wrap a static output; the caller's lease becomes this output's. The lock is held."""
+        lease = leasing.Lease(entry)
+        lease.thread = thread
+        entry.manager.held_leases.add(lease)
+        return LeasedOutput(value, entry, lease)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the memory may hold something else by now."""
+        entry = self._entry
+        if entry is None:
+            return False
+        return self._lease is None or not self._lease.thread or entry.retiring or entry.pool.replays != self._seen
+
+    @property
+    def value(self) -> R:
+        """The output itself, on the stream it was computed on.
+
+        Raises:
+            OutputExpired: another replay of its pool came, its entry is retiring, or it was released.
+        """
+        if self.expired:
+            name = self._entry.name if self._entry is not None else "?"
+            raise OutputExpired(f"the output of {name} expired; copy it before the next replay of its pool, or clone outputs")
+        return cast(R, self._value)
+
+    def copy(self) -> R:
+        """A copy of your own, made on the current stream; replays of the pool wait for it. Does not release.
+
+        Raises:
+            OutputExpired: as `value`.
+        """
+        entry = self._entry
+        if entry is None:
+            return self.value
+        backend = entry.manager.backend
+        with entry.gate.lock:
+            leasing.take_turn(entry, entry.manager.thread_id())
+        try:
+            return backend.clone(self.value)
+        finally:
+            with entry.gate.lock:
+                leasing.end_turn(entry)
+
+    def release(self) -> None:
+        """End the lease. Idempotent."""
+        lease, self._lease = self._lease, None
+        self._value = None if self._entry is not None else self._value
+        if lease is not None:
+            lease.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()

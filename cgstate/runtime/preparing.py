@@ -1,0 +1,85 @@
+"""From declared components and a configuration to records: all of it checked before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from cgstate.errors import ConfigError
+from cgstate.runtime.component import CaptureMode, Component, LeasedComponent
+from cgstate.runtime.config import ComponentConfig, parse
+from cgstate.runtime.record import ComponentRecord
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
+
+AnyComponent: TypeAlias = "Component[Any, Any] | LeasedComponent[Any, Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareReport:
+    """What `GraphManager.prepare` accepted.
+
+    Attributes:
+        active: Ids of the components that will have graphs.
+        eager: Ids of those that were not named in the configuration.
+        uncovered: By component, the legal inputs that no declared graph serves, as its routine describes them.
+    """
+
+    active: tuple[str, ...]
+    eager: tuple[str, ...]
+    uncovered: Mapping[str, tuple[str, ...]]
+
+
+def validate(
+    books: Books, components: Sequence[AnyComponent], config: Mapping[str, Mapping[str, object]] | None
+) -> dict[str, ComponentConfig]:
+    """The active components' configuration.
+
+    Raises:
+        ConfigError: anything is wrong with components or configuration.
+    """
+    declared: dict[str, AnyComponent] = {}
+    for component in components:
+        if not isinstance(component, Component | LeasedComponent):
+            raise ConfigError(f"prepare takes components, not {component!r}")
+        if component.component_id in declared or component.component_id in books.components:
+            raise ConfigError(f"component id {component.component_id!r} is used twice")
+        if component.attached:
+            raise ConfigError(f"{component.component_id} belongs to another manager; close that one first")
+        declared[component.component_id] = component
+    configs = parse(config, {name: component.supported_config_keys for name, component in declared.items()}, books.isolation)
+    for name, parsed in configs.items():
+        component = declared[name]
+        if parsed.max_extra_graphs and component.capture_mode is CaptureMode.PRECAPTURE:
+            raise ConfigError(f"max_extra_graphs of {name} needs a lazy capture mode; it is {component.capture_mode}")
+        for descriptor in component.descriptors:
+            component.routine.validate_descriptor(descriptor)
+    return configs
+
+
+def build(books: Books, component: AnyComponent, config: ComponentConfig) -> ComponentRecord:
+    """The record of one active component."""
+    return ComponentRecord(
+        books,
+        component.component_id,
+        component.routine,
+        config,
+        startup_order=component.descriptors,
+        allows_lazy=component.capture_mode.allows_lazy,
+        pure_lazy=component.capture_mode is CaptureMode.PURE_LAZY,
+        overlaps_capture=component.overlaps_capture,
+        collective=component.collective,
+        concurrent_leases=component.concurrent_leases,
+    )
+
+
+def uncovered(components: Sequence[AnyComponent], active: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    """What stays eager for want of a graph, so that nobody learns it from a profile of the running service."""
+    gaps = {
+        component.component_id: tuple(component.routine.uncovered(frozenset(component.descriptors)))
+        for component in components
+        if component.component_id in active
+    }
+    return {name: gap for name, gap in gaps.items() if gap}

@@ -1,0 +1,302 @@
+"""A transaction: capture all, then bind all, or leave everything as it was (I1).
+
+The explicit captures of a manager, one lazy capture and a profile are all transactions; only the first kind moves the manager's own
+machine. A transaction runs in one thread, inside `Books.exclusive`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from typing import TYPE_CHECKING
+
+from cgstate.backends.base import Stream
+from cgstate.backends.undo import UndoLog
+from cgstate.errors import CaptureActive, CaptureFailed
+from cgstate.lifecycle.states import EntryState, FailureKind
+from cgstate.runtime.capture import Attempt, MakeFunction, Recording, record
+from cgstate.runtime.entry import UNPOOLED
+from cgstate.runtime.vote import Ballot
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
+    from cgstate.runtime.entry import Entry
+    from cgstate.runtime.pool import Pool
+    from cgstate.runtime.record import ComponentRecord
+
+
+class TransactionKind(StrEnum):
+    """Who asked for it."""
+
+    explicit = auto()
+    lazy = auto()
+    profile = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Captured:
+    """An entry with its recording, not bound yet."""
+
+    entry: Entry
+    recording: Recording
+    buffers: object
+
+
+class GateBusy(Exception):
+    """A lazy capture would have had to wait; nothing was changed. Internal: becomes an eager answer."""
+
+
+class Transaction:
+    """Collects recordings, and binds or drops them together.
+
+    Attributes:
+        committing: True while it binds; the entry table's ``bind`` asks for it.
+        captured: The recordings so far, in order of capture.
+    """
+
+    __slots__ = ("_books", "_components", "_open", "captured", "committing", "kind")
+
+    def __init__(self, books: Books, kind: TransactionKind) -> None:
+        self._books = books
+        self.kind = kind
+        self.committing = False
+        self.captured: list[Captured] = []
+        self._components: dict[str, ComponentRecord] = {}
+        self._open = True
+
+    # -- capture ------------------------------------------------------------------------------------------------------
+
+    def capture(
+        self,
+        entry: Entry,
+        make_fn: MakeFunction,
+        *,
+        stream: object = None,
+    ) -> object:
+        """Record a graph for ``entry``; it is bound when the transaction commits.
+
+        Args:
+            entry: From `GraphManager.entry`.
+            make_fn: Called with ``warmup`` outside the graph, before each warm-up round and once more before the capture; returns
+                the function to run.
+            stream: A framework stream to capture on; default: the domain's own. A stream of yours may own library workspaces
+                outside the pool, so the domain then keeps its bytes until it is retired as a whole.
+
+        Returns:
+            What the recorded function returned: the static output.
+
+        Raises:
+            IllegalTransition: the entry, its pool or the gate refuses; nothing was changed.
+            CaptureFailed: the capture failed and was undone; the first error is the cause.
+            ConfigError: ``stream`` is not a stream of this device, or is its default stream.
+        """
+        adopted = None if stream is None else self._books.backend.adopt_stream(stream)
+        return self.capture_entry(entry, make_fn, stream=adopted).output
+
+    def capture_entry(
+        self,
+        entry: Entry,
+        make: MakeFunction,
+        *,
+        stream: Stream | None = None,
+        allocate: Callable[[], object] | None = None,
+        inside: Callable[[], AbstractContextManager[object]] = nullcontext,
+        after: Callable[[], None] | None = None,
+    ) -> Recording:
+        """`capture` with what a routine adds: its buffers, its context and its clean-up."""
+        books = self._books
+        if not self._open:
+            raise books.refuse("capture", "the transaction is open")
+        if books.backend.capturing():
+            raise books.refuse("capture", "the caller's stream is not capturing", CaptureActive)
+        pool, stream = self._begin(entry, stream)
+        undo = UndoLog()
+        buffers: object = None
+        try:
+            if after is not None:
+                undo.always("after_capture", after)
+            if allocate is not None:
+                with books.backend.on_stream(stream), books.backend.allocating_mode():
+                    buffers = entry.buffers = allocate()
+            attempt = Attempt(
+                books.backend,
+                pool.handle,
+                stream,
+                books.capture_error_mode,
+                prime=not pool.domain.primed and not pool.domain.adopted,
+                rounds=books.warmup_rounds,
+            )
+            recording = record(attempt, make, inside(), undo)
+            undo.succeed()
+        except BaseException as error:
+            undo.fail()
+            failure = self._failed(entry, pool, buffers, error, undo)
+            if failure is None:
+                raise
+            raise failure from error
+        with books.gate.lock:
+            entry.capture_end()
+            pool.end()
+            pool.measure()
+            pool.domain.primed = True
+            pool.turn.disturb(stream.record())
+            self.captured.append(Captured(entry, recording, buffers))
+            self._release_gate()
+        return recording
+
+    def _begin(self, entry: Entry, stream: Stream | None) -> tuple[Pool, Stream]:
+        """Take the gate and step entry, pool and component; nothing is changed if anything refuses."""
+        books = self._books
+        gate = books.gate
+        thread = books.thread_id()
+        with gate.lock:
+            books.check_open("capture")
+            self._await_gate(thread)
+            domain, before = entry.domain, entry.pool
+            blocked = books.blocked(entry.component, entry.descriptor, explicit=self.kind is not TransactionKind.lazy)
+            entry.transaction = self
+            entry.pool = domain.pool if domain.pool is not None else UNPOOLED
+            try:
+                if not entry.may_capture_begin(blocked=blocked):
+                    entry.capture_begin(blocked=blocked)  # raises the refusal
+                entry.pool = domain.open_pool(books)
+                if stream is None:
+                    stream = domain.open_stream(books)
+                else:
+                    domain.adopted = True
+            except BaseException:
+                entry.pool = before
+                raise
+            entry.capture_begin(blocked=blocked)
+            entry.pool.begin()
+            gate.holder = thread
+            if self.kind is TransactionKind.explicit:
+                self.include(entry.component)
+            return entry.pool, stream
+
+    def _await_gate(self, thread: int) -> None:
+        """Wait until no other thread captures, destroys, or is inside a component call; the lock is held.
+
+        Raises:
+            GateBusy: the capture is lazy, and those never wait.
+        """
+        gate = self._books.gate
+        try:
+            while gate.blocks_capture(thread) or gate.pending not in (0, thread):
+                if self.kind is TransactionKind.lazy:
+                    raise GateBusy
+                if not gate.pending:
+                    gate.pending = thread
+                gate.wait()
+        finally:
+            if gate.pending == thread:
+                gate.pending = 0
+
+    def _release_gate(self) -> None:
+        gate = self._books.gate
+        gate.holder = 0
+        gate.notify()
+
+    def include(self, record: ComponentRecord) -> None:
+        """Take a component in: it is bound at commit, also if none of its entries are (PURE_LAZY); the lock is held."""
+        if record.component_id not in self._components:
+            record.begin()
+            self._components[record.component_id] = record
+
+    def _failed(self, entry: Entry, pool: Pool, buffers: object, error: BaseException, undo: UndoLog) -> CaptureFailed | None:
+        """Step everything back after the undo log ran; the error to raise, or None to let ``error`` itself go on."""
+        books = self._books
+        kind = books.backend.failure_kind(error) or FailureKind.USER
+        if undo.errors and books.backend.lost() is not None:
+            kind = FailureKind.DEVICE
+        ours = isinstance(error, Exception)
+        with books.gate.lock:
+            if ours:
+                entry.capture_fail()
+                if self.kind is not TransactionKind.profile:
+                    books.note_failure(entry, kind, error)
+            else:
+                entry.abort()  # an interrupt is no failure of the entry
+            pool.fail()
+            pool.measure()
+            books.retire_attempt(entry, buffers)
+            if kind is FailureKind.DEVICE:
+                books.lose_device()
+            if ours and self.kind is TransactionKind.explicit and entry.component.state is EntryState.CAPTURING:
+                entry.component.fail()
+            self._release_gate()
+        if not ours:
+            for step, problem in undo.errors:
+                error.add_note(f"while undoing the capture, '{step}' raised {type(problem).__name__}: {problem}")
+            return None
+        return CaptureFailed(kind, entry.component.component_id, entry.descriptor, tuple(undo.errors))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Bind every recording in one step.
+
+        Raises:
+            StaleBinding: memory that an entry has baked in moved since; nothing was bound.
+            IllegalTransition: a rank disagreed, or the device was lost meanwhile; nothing was bound.
+        """
+        books = self._books
+        for captured in self.captured:
+            record = captured.entry.component
+            if record.collective and not books.vote.agree(Ballot.commit, record.component_id, captured.entry.descriptor):
+                raise books.refuse("commit", "all ranks agree")
+        with books.gate.lock:
+            books.check_open("commit")
+            self._open = False
+            self.committing = True
+            try:
+                for captured in self.captured:
+                    if not captured.entry.may_bind():
+                        captured.entry.bind()  # raises the refusal; nothing is bound yet
+                for captured in self.captured:
+                    self._bind(captured)
+            finally:
+                self.committing = False
+            for record in {captured.entry.component.component_id: captured.entry.component for captured in self.captured}.values():
+                record.refresh()
+                if record.state is EntryState.EVICTED:
+                    record.lazy_bind()
+            for record in self._components.values():
+                record.commit()
+            books.gate.notify()
+
+    def _bind(self, captured: Captured) -> None:
+        entry, recording = captured.entry, captured.recording
+        entry.bind()
+        entry.graph = recording.graph
+        entry.launch = recording.graph.replay
+        entry.output = recording.output
+        entry.buffers = captured.buffers
+        entry.uses_random = recording.uses_random
+        entry.turn = entry.pool.turn
+        entry.fast = self._books.fast and not recording.uses_random
+        entry.component.counters.captures += 1
+        self._books.negative.forget(entry.component.component_id, entry.descriptor)
+
+    def abort(self) -> None:
+        """Drop every recording, leaving all states as they were. Idempotent; does nothing after a commit."""
+        books = self._books
+        with books.gate.lock:
+            self._open = False
+            for captured in self.captured:
+                entry = captured.entry
+                if entry.state is not EntryState.CAPTURING or entry.transaction is not self:
+                    continue  # bound
+                entry.abort()
+                entry.graph = captured.recording.graph
+                books.retire_attempt(entry, (captured.buffers, captured.recording.output))
+            self.captured.clear()
+            for record in self._components.values():
+                if record.state is EntryState.CAPTURING:
+                    record.abort()
+            self._components.clear()
+            for pool in list(books.pools):
+                books.retire_pool(pool)
+            books.gate.notify()

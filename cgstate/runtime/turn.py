@@ -1,0 +1,67 @@
+"""A turn: the order of all work that shares memory, on the host and between streams.
+
+Graphs of one pool share memory, so two replays at once corrupt each other (fact T1); graphs that draw random numbers share the
+device's seed and offset in the same way, even from different pools. A turn serialises them on the host and remembers the stream of
+the last work, so that the first work on another stream waits for it. Nothing is recorded while everything comes on one stream: the
+fence costs one integer comparison.
+"""
+
+from __future__ import annotations
+
+from cgstate.backends.base import Backend, Event, Stream
+from cgstate.errors import CaptureActive
+
+NO_STREAM = -1
+"""No raw stream handle: makes the next work look at the fences."""
+
+
+class Turn:
+    """Guarded by the device's lock.
+
+    Attributes:
+        owner: Thread whose call has the turn now; 0 when nobody.
+        last_handle: Raw handle of the stream of the last work; `NO_STREAM` when there is something to wait for.
+        last_stream: That stream; keeps the handle alive.
+    """
+
+    __slots__ = ("last_handle", "last_stream", "name", "owner", "waits")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.owner = 0
+        self.last_handle = NO_STREAM
+        self.last_stream: Stream | None = None
+        self.waits: list[Event] = []
+
+    def follow(self, handle: int, backend: Backend) -> None:
+        """Order the caller's current stream, whose raw handle is ``handle``, after all work so far.
+
+        Raises:
+            CaptureActive: the last stream is being captured, so no mark can be set on it.
+        """
+        last = self.last_stream
+        other = last is not None and last.handle != handle
+        if other and last is not None and last.capturing():
+            raise CaptureActive("pool", self.name, "LIVE", "replay", "the stream of the last replay is not capturing")
+        stream = backend.current_stream()
+        if other and last is not None:
+            stream.wait(last.record())
+        for event in self.waits:
+            stream.wait(event)
+        self.waits.clear()
+        self.last_stream = stream
+        self.last_handle = handle
+
+    def disturb(self, event: Event) -> None:
+        """Make the next work wait for ``event``, on whichever stream it comes."""
+        self.waits.append(event)
+        self.last_handle = NO_STREAM
+
+    def fence(self) -> tuple[Event, ...] | None:
+        """Marks behind all work so far; None while the last stream is being captured and cannot be marked."""
+        last = self.last_stream
+        if last is None:
+            return tuple(self.waits)
+        if last.capturing():
+            return None
+        return (last.record(), *self.waits)
