@@ -227,7 +227,7 @@ class Books(ManagerSteps):
         record.counters.retired_hits += entry.hits
         entry.hits = 0
         self.reclaimer.retire(entry, pool, entry.graph, (entry.buffers, entry.output))
-        entry.graph = entry.buffers = entry.output = None
+        entry.unload()
         record.refresh()
         if record.state is EntryState.BOUND and not record.bound and not record.pure_lazy:
             record.last_retired()
@@ -236,7 +236,7 @@ class Books(ManagerSteps):
     def retire_attempt(self, entry: Entry, keep: object) -> None:
         """A capture was undone or given up: what is left of it goes to the reclaimer; the lock is held."""
         self.reclaimer.retire(entry, entry.pool, entry.graph, keep)
-        entry.graph = entry.buffers = entry.output = None
+        entry.unload()
 
     def retire_pool(self, pool: Pool) -> None:
         """Retire a pool of ours whose domain has nothing live in it any more; the lock is held."""

@@ -115,6 +115,21 @@ class Entry(EntrySteps):
                     return
         leasing.replay(self)
 
+    def load(self, graph: Graph, output: object, buffers: object, *, uses_random: bool) -> None:
+        """Take a recording at bind; the lock is held."""
+        self.graph = graph
+        self.launch = graph.replay
+        self.output = output
+        self.buffers = buffers
+        self.uses_random = uses_random
+        self.turn = self.pool.turn
+        self.fast = self.manager.fast and not uses_random
+
+    def unload(self) -> None:
+        """Let go of the recording, which the reclaimer has now; the lock is held."""
+        self.graph = self.output = self.buffers = None
+        self.launch = _not_bound
+
     def lease(self) -> leasing.Lease:
         """The right to replay this entry and to read its output, for a ``with`` block.
 

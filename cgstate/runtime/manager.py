@@ -264,8 +264,9 @@ class GraphManager:
                 with books.gate.lock:
                     if books.state is ManagerState.CAPTURING:
                         books.fail()
-                books.reclaimer.settle()
-                books.reclaimer.drop_pools()
+                if books.state is not ManagerState.POISONED:
+                    books.reclaimer.finish()
+                    books.reclaimer.flush()
                 raise
 
     def _begin(self, thread: int) -> None:

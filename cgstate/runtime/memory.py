@@ -157,7 +157,7 @@ def _throwaway(books: Books) -> Iterator[Domain]:
         with books.gate.lock:
             if domain.pool is not None:
                 books.retire_pool(domain.pool)
-        books.reclaimer.settle()
+        books.reclaimer.finish()
         books.reclaimer.flush()
         with books.gate.lock:
             domain.entries.clear()

@@ -81,19 +81,19 @@ class Reclaimer:
             self._destroy(batch)
 
     def finish(self) -> None:
-        """Wait until the device is done with everything retired, and destroy it; no lease may be held."""
+        """Wait until the device is done with what is retired, and destroy all that nobody leases."""
         gate = self.books.gate
         while True:
             with gate.lock:
-                if not self.queue:
-                    return
-                if not gate.free:
-                    gate.wait(0.05)
-                    continue
-                events = [event for retired in self.queue for event in retired.fence or ()]
-            for event in events:
-                event.synchronize()
+                while not gate.free:
+                    gate.wait()
+                waiting = list(self.queue)
+            for retired in waiting:
+                for event in retired.fence or ():
+                    event.synchronize()
             self.settle_own()
+            if not self.queue or len(self.queue) == len(waiting):
+                return  # done, or what is left is leased and goes with the lease
 
     def drop_pools(self) -> None:
         """Give back the pools that retired and hold no recording any more.

@@ -265,18 +265,13 @@ class Transaction:
                     record.lazy_bind()
             for record in self._components.values():
                 record.commit()
+            self.captured.clear()  # the entries own the recordings now
             books.gate.notify()
 
     def _bind(self, captured: Captured) -> None:
         entry, recording = captured.entry, captured.recording
         entry.bind()
-        entry.graph = recording.graph
-        entry.launch = recording.graph.replay
-        entry.output = recording.output
-        entry.buffers = captured.buffers
-        entry.uses_random = recording.uses_random
-        entry.turn = entry.pool.turn
-        entry.fast = self._books.fast and not recording.uses_random
+        entry.load(recording.graph, recording.output, captured.buffers, uses_random=recording.uses_random)
         entry.component.counters.captures += 1
         self._books.negative.forget(entry.component.component_id, entry.descriptor)
 

@@ -189,7 +189,8 @@ def test_a_device_side_assert_loses_the_context_for_good(device: SimDevice, stre
                 call()
             assert caught.value.error_code == DEVICE_ASSERT
     graph.destroy()
-    del out, table, ids
+    del out, table, ids, calls, call, caught
+    gc.collect()
     device.flush()
     assert device.reserved_bytes() == 0
 

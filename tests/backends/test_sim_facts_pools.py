@@ -77,6 +77,7 @@ def test_an_anchored_pool_survives_its_last_graph_and_returns_its_bytes_when_dro
     assert pool.use_count() == 2
     graph.destroy()
     assert pool.use_count() == 1
+    del output
     again, output = captured(device, lambda: device.zeros(20 * CELLS), stream, pool.id)
     again.destroy()
     del output

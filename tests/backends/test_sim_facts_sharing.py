@@ -234,7 +234,7 @@ def two_graphs_and_a_victim(device: SimDevice, x: SimTensor, *, inside: bool) ->
     pools[0].drop()
     device.library.clear()
     device.flush()
-    victim = device.zeros(64 * CELLS if inside else 1)
+    victim = device.zeros(32 * CELLS if inside else 1)
     return b, victim
 
 

@@ -11,6 +11,7 @@ from cgstate.backends.sim.device import SimDevice
 from cgstate.backends.sim.errors import (
     CAPTURE_INVALIDATED,
     SimAcceleratorError,
+    SimError,
     SimGeneratorError,
     SimLibraryError,
     SimMemoryError,
@@ -144,18 +145,24 @@ class SimBackend:
 
     # -- capture ------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _recording_mode(self) -> Iterator[None]:
-        host = current_host()
-        before, host.grad_enabled = host.grad_enabled, False
-        try:
-            yield
-        finally:
-            host.grad_enabled = before
+    def allocating_mode(self) -> AbstractContextManager[None]:
+        """As `base.Backend.allocating_mode`. There is no inference mode to be off."""
+        return _without_gradients()
 
     def recording_mode(self) -> AbstractContextManager[None]:
         """As `base.Backend.recording_mode`."""
-        return self._recording_mode()
+        return _without_gradients()
+
+    @faulted("generator_mark")
+    def generator_mark(self) -> Hashable:
+        """As `base.Backend.generator_mark`."""
+        return self.sim.generator.get_state()
+
+    @faulted("keep_generator")
+    def keep_generator(self, undo: UndoLog) -> None:
+        """As `base.Backend.keep_generator`."""
+        state = self.sim.generator.get_state()
+        undo.always("restore the generator", self._step("restore the generator", lambda: self.sim.generator.set_state(state)))
 
     @faulted("open_capture")
     def open_capture(self, pool: MemoryPool, stream: Stream, mode: CaptureErrorMode, undo: UndoLog) -> SimGraph:
@@ -164,11 +171,9 @@ class SimBackend:
         pool_id = self._ours(pool, SimPool).id
         target = self._ours(stream, SimStream)
         before = sim.current_stream()
-        numbers = sim.generator.get_state()
         graph = SimGraph(sim)
         undo.on_failure("destroy the graph", self._step("destroy the graph", graph.discard))
         undo.always("restore the stream", self._step("restore the stream", lambda: sim.set_stream(before)))
-        undo.always("restore the generator", self._step("restore the generator", lambda: sim.generator.set_state(numbers)))
         undo.on_failure("heal the generator", self._step("heal the generator", sim.generator.heal))
         undo.on_failure("release the pool", self._step("release the pool", graph.undo_pool_use))
         undo.on_failure("stop routing", self._step("stop routing", graph.undo_route))
@@ -241,3 +246,13 @@ class SimBackend:
         if isinstance(handle, kind) and handle.device is self.sim:
             return handle
         raise ConfigError(f"not a {kind.__name__} of {self.device}: {handle!r}")
+
+
+@contextmanager
+def _without_gradients() -> Iterator[None]:
+    host = current_host()
+    before, host.grad_enabled = host.grad_enabled, False
+    try:
+        yield
+    finally:
+        host.grad_enabled = before

@@ -38,8 +38,7 @@ class Baked(NamedTuple):
 
     block: Block
     generation: int
-    start: int
-    size: int
+    address: int
     first_use: int
     """Index of the first operation that touches it."""
 
@@ -55,9 +54,7 @@ class Recording:
         """How far one replay moves the generator's offset."""
         self.epoch = -1
         """The allocator's epoch in which nothing of `baked` was stale."""
-        self.baked = [
-            Baked(block, generation, block.start, block.size, first) for block, (generation, first) in capture.touched.items()
-        ]
+        self.baked = [Baked(block, generation, block.start, first) for block, (generation, first) in capture.touched.items()]
         for entry in self.baked:
             entry.block.baked += 1
         self.driver_bytes = _DRIVER_BYTES_A_GRAPH + int(_DRIVER_BYTES_A_NODE * len(self.operations))
@@ -203,10 +200,12 @@ class SimGraph:
             first = min(stale, key=lambda entry: entry.first_use)
             raise SimMemoryError(
                 f"replay uses {len(stale)} block(s) that were given back since the capture; "
-                f"'{recording.operations[first.first_use].name}' would touch address {first.start}"
+                f"'{recording.operations[first.first_use].name}' would touch address {first.address}"
             )
-        unmapped = [entry.first_use for entry in stale if not device.memory.is_mapped(entry.start, entry.size)]
-        return min(unmapped, default=None)
+        for at, operation in enumerate(recording.operations):
+            if not all(device.memory.is_mapped(span.start, span.stop) for span in operation.spans()):
+                return at
+        return None
 
     @faulted("graph_destroy")
     def destroy(self) -> None:

@@ -117,9 +117,8 @@ class DeviceMemory:
         del self.cells[end:]
         return size * ITEM_BYTES
 
-    def is_mapped(self, start: int, size: int) -> bool:
-        """Whether all of ``size`` cells from ``start`` on lie in mapped ranges."""
-        stop = start + size
+    def is_mapped(self, start: int, stop: int) -> bool:
+        """Whether all cells from ``start`` to before ``stop`` lie in mapped ranges."""
         while start < stop:
             at = bisect_right(self._bases, start) - 1
             if at < 0:

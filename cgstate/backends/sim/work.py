@@ -6,12 +6,12 @@ never tensors: it does not keep the memory alive that it uses, as on the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cgstate.backends.sim.errors import ILLEGAL_ADDRESS, DeviceFault
 from cgstate.backends.sim.generator import uniform
-from cgstate.backends.sim.memory import POISON, View, load, store
+from cgstate.backends.sim.memory import POISON, Span, View, load, store
 
 if TYPE_CHECKING:
     from cgstate.backends.sim.streams import SimEvent
@@ -45,6 +45,11 @@ class Operation:
         self.kernel = kernel
         self.reads = reads
         self.writes = writes
+
+    def spans(self) -> Iterator[Span]:
+        """The runs of cells that it touches."""
+        for view in (*self.reads, *(view for view, _ in self.writes)):
+            yield from (view,) if isinstance(view, slice) else view
 
     def run(self, cells: list[float], seed: int, offset: int) -> None:
         """Do it. ``seed`` and ``offset`` are the generator's for the launch that this is part of."""
