@@ -20,8 +20,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from cgstate.errors import ConfigError
 
@@ -33,8 +32,7 @@ B = TypeVar("B")
 __all__ = ["BucketedRoutine", "Resolution", "Routine"]
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution(Generic[D]):
+class Resolution(NamedTuple, Generic[D]):
     """Which graph a call wants.
 
     Attributes:

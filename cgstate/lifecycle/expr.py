@@ -202,7 +202,9 @@ def python(expr: Expr, parameters: frozenset[str] = frozenset()) -> str:
             case Not(Eq(left, Lit(StrEnum() as value))):
                 return f"{walk(left)} is not {constant(value)}"
             case Not(Among(operand, values)):
-                return f"{walk(operand)} not in ({', '.join(map(constant, values))})"
+                return f"{walk(operand)} not in {_members(values)}"
+            case Not(And() as operand):
+                return f"not ({walk(operand)})"
             case Not(operand):
                 return f"not {walk(operand)}"
             case And(left, right):
@@ -217,13 +219,17 @@ def python(expr: Expr, parameters: frozenset[str] = frozenset()) -> str:
             case Lt(left, right):
                 return f"{walk(left)} < {walk(right)}"
             case Among(operand, values):
-                return f"{walk(operand)} in ({', '.join(map(constant, values))})"
+                return f"{walk(operand)} in {_members(values)}"
             case Add(operand, number):
                 return f"{walk(operand)} {'+' if number >= 0 else '-'} {abs(number)}"
             case other:
                 assert_never(other)
 
     return walk(expr)
+
+
+def _members(values: tuple[StrEnum, ...]) -> str:
+    return f"({', '.join(map(constant, values))}{',' if len(values) == 1 else ''})"
 
 
 def constant(value: Value) -> str:

@@ -197,7 +197,6 @@ def _method(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> It
         groups.setdefault(tuple(index for index, row in rows if state in row.sources), []).append(state)
     keyword = "if"
     for indices, members in groups.items():
-        alone = [index for index in indices if not machine.rows[index].guards]
         if set(members) == set(machine.states):
             condition, pad = "", "        "
         elif len(members) == 1:
@@ -221,7 +220,7 @@ def _method(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> It
             yield f"{body}if self.observer is not None:"
             yield f"{body}    self.observer(self, {index}, state)"
             yield f"{body}return"
-            if alone:
+            if not row.guards:
                 break
     arguments = ", ".join(f'"{var.name}": {var.name}' for var in parameters)
     yield f"        self._refuse({machine.events.__name__}.{event.name}, {{{arguments}}})"
@@ -245,8 +244,8 @@ def _question(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> 
 
 def _condition(row: Row, names: frozenset[str], pad: str) -> Iterator[str]:
     guards = [python(guard.expr, names) for guard in row.guards]
-    if len(guards) == 1:
-        guards = [guards[0].removeprefix("(").removesuffix(")")] if guards[0].startswith("(") else guards
+    if len(guards) == 1 and isinstance(row.guards[0].expr, Or):
+        guards = [guards[0].removeprefix("(").removesuffix(")")]
     yield from _spread(f"{pad}if ", guards, ":")
 
 

@@ -43,9 +43,11 @@ STEP_PROPERTIES = (
     StepProperty(
         "entry",
         "a capture begins with the gate, within capacity, unblocked, and clears all marks",
-        enters(E.CAPTURING),
+        by(EV.capture_begin) | enters(E.CAPTURING),
         (
             by(EV.capture_begin),
+            e.among(E.EAGER, E.EVICTED, E.FAILED),
+            then(e).eq(E.CAPTURING),
             t.gate_free,
             ~then(t.gate_free),
             ~t.pool_state.among(P.RECORDING, P.RETIRED, P.GONE),
@@ -63,9 +65,10 @@ STEP_PROPERTIES = (
     StepProperty(
         "entry",
         "an attempt ends bound, failed, or as if it had not been",
-        leaves(E.CAPTURING),
+        by(EV.bind, EV.abort, EV.capture_fail) | leaves(E.CAPTURING),
         (
             by(EV.bind, EV.abort, EV.capture_fail),
+            e.eq(E.CAPTURING),
             implies(by(EV.bind), then(e).eq(E.BOUND)),
             implies(by(EV.abort), then(e).eq(t.before)),
             implies(by(EV.capture_fail), ~t.recorded),
@@ -86,8 +89,8 @@ STEP_PROPERTIES = (
     StepProperty(
         "entry",
         "a recording is handed over once, and the gate with it",
-        ~t.recorded & then(t.recorded),
-        (by(EV.capture_end), e.eq(E.CAPTURING), then(t.gate_free)),
+        by(EV.capture_end) | (~t.recorded & then(t.recorded)),
+        (by(EV.capture_end), e.eq(E.CAPTURING), then(e).eq(E.CAPTURING), ~t.recorded, then(t.recorded), then(t.gate_free)),
     ),
     StepProperty(
         "entry",
@@ -106,12 +109,22 @@ STEP_PROPERTIES = (
     ),
     StepProperty(
         "entry",
+        "an eviction is at once, or waits for the last lease; its domain is quiet",
+        by(EV.evict),
+        (
+            t.domain_capturing.eq(0),
+            ~t.retiring,
+            (e.eq(E.BOUND) & then(e).eq(E.EVICTED)) | (e.eq(E.REPLAYING) & then(e).eq(E.REPLAYING)),
+            implies(e.eq(E.REPLAYING), then(t.retiring)),
+        ),
+    ),
+    StepProperty(
+        "entry",
         "EVICTED is entered only without leases, by an eviction or back from an attempt",
         enters(E.EVICTED),
         (
             then(t.leases).eq(0),
             by(EV.evict, EV.release, EV.abort, EV.capture_fail),
-            implies(by(EV.evict), t.domain_capturing.eq(0)),
             implies(by(EV.release), t.retiring),
             implies(by(EV.release), ~t.failed),
         ),
@@ -135,9 +148,11 @@ STEP_PROPERTIES = (
     StepProperty(
         "entry",
         "EAGER is entered with nothing left, or back from an attempt",
-        enters(E.EAGER),
+        by(EV.forget) | enters(E.EAGER),
         (
             by(EV.forget, EV.abort, EV.capture_fail),
+            e.among(E.FAILED, E.EVICTED, E.CAPTURING),
+            then(e).eq(E.EAGER),
             implies(by(EV.forget), t.unreclaimed.eq(0)),
             implies(by(EV.forget), ~then(t.retiring)),
             implies(by(EV.forget), ~then(t.failed)),
@@ -146,9 +161,10 @@ STEP_PROPERTIES = (
     StepProperty(
         "entry",
         "a lease is given only on a usable entry",
-        t.leases.lt(then(t.leases)),
+        by(EV.acquire) | t.leases.lt(then(t.leases)),
         (
             by(EV.acquire),
+            e.among(E.BOUND, E.REPLAYING),
             grows(t.leases, 1),
             t.serving,
             t.resident,
@@ -163,7 +179,7 @@ STEP_PROPERTIES = (
     StepProperty(
         "entry",
         "a lease ends by release or by a failed launch, one at a time",
-        then(t.leases).lt(t.leases),
+        by(EV.release, EV.replay_fail) | then(t.leases).lt(t.leases),
         (
             by(EV.release, EV.replay_fail),
             grows(t.leases, -1),
@@ -200,7 +216,7 @@ STEP_PROPERTIES = (
         "entry",
         "an entry is marked retiring only by an eviction that has to wait",
         ~t.retiring & then(t.retiring),
-        (by(EV.evict), e.eq(E.REPLAYING), then(e).eq(E.REPLAYING), t.domain_capturing.eq(0)),
+        (by(EV.evict), e.eq(E.REPLAYING)),
     ),
     StepProperty(
         "entry",
@@ -211,7 +227,7 @@ STEP_PROPERTIES = (
     StepProperty(
         "entry",
         "a recording is reclaimed with the gate free, no lease on its memory and the device done",
-        then(t.unreclaimed).lt(t.unreclaimed),
+        by(EV.reclaim) | then(t.unreclaimed).lt(t.unreclaimed),
         (
             by(EV.reclaim),
             t.gate_free,
@@ -231,13 +247,13 @@ STEP_PROPERTIES = (
     StepProperty(
         "component",
         "a transaction takes in what is not in use, and remembers where it came from",
-        enters(C.CAPTURING),
-        (by(CV.begin), c.among(C.EAGER, C.EVICTED, C.FAILED), then(t.c_before).eq(c)),
+        (by(CV.begin) & ~c.among(C.BOUND, C.REPLAYING)) | enters(C.CAPTURING),
+        (by(CV.begin), c.among(C.EAGER, C.EVICTED, C.FAILED), then(c).eq(C.CAPTURING), then(t.c_before).eq(c)),
     ),
     StepProperty(
         "component",
         "a transaction ends as it says",
-        leaves(C.CAPTURING),
+        c.eq(C.CAPTURING),
         (
             by(CV.commit, CV.abort, CV.fail),
             implies(by(CV.commit), then(c).eq(C.BOUND)),
@@ -248,8 +264,9 @@ STEP_PROPERTIES = (
     StepProperty(
         "component",
         "BOUND is entered with an entry, or where all come lazily",
-        enters(C.BOUND),
+        by(CV.lazy_bind) | enters(C.BOUND),
         (
+            then(c).eq(C.BOUND),
             by(CV.commit, CV.last_release, CV.lazy_bind),
             implies(by(CV.last_release), c.eq(C.REPLAYING)),
             implies(by(CV.last_release), t.leased.eq(0)),
@@ -260,20 +277,21 @@ STEP_PROPERTIES = (
     StepProperty(
         "component",
         "REPLAYING is entered from BOUND by a lease",
-        enters(C.REPLAYING),
-        (by(CV.first_lease), c.eq(C.BOUND), Lit(0).lt(t.leased)),
+        by(CV.first_lease) | enters(C.REPLAYING),
+        (by(CV.first_lease), c.eq(C.BOUND), then(c).eq(C.REPLAYING), Lit(0).lt(t.leased)),
     ),
     StepProperty(
         "component",
-        "REPLAYING is left with no lease",
-        leaves(C.REPLAYING),
-        (by(CV.last_release), t.leased.eq(0)),
+        "REPLAYING is left with no lease, for BOUND or EVICTED",
+        by(CV.last_release) | leaves(C.REPLAYING),
+        (by(CV.last_release), c.eq(C.REPLAYING), then(c).among(C.BOUND, C.EVICTED), t.leased.eq(0)),
     ),
     StepProperty(
         "component",
         "EVICTED is entered with no entry left, or back from a transaction",
-        enters(C.EVICTED),
+        by(CV.last_retired) | enters(C.EVICTED),
         (
+            then(c).eq(C.EVICTED),
             by(CV.last_release, CV.last_retired, CV.abort),
             implies(~by(CV.abort), t.bound.eq(0)),
             implies(~by(CV.abort), ~t.pure_lazy),
@@ -294,20 +312,28 @@ STEP_PROPERTIES = (
     StepProperty(
         "component",
         "EAGER is entered from what holds no entry",
-        enters(C.EAGER),
-        (by(CV.forget, CV.abort), ~c.eq(C.REPLAYING), implies(c.eq(C.BOUND), t.bound.eq(0))),
+        by(CV.forget) | enters(C.EAGER),
+        (
+            by(CV.forget, CV.abort),
+            then(c).eq(C.EAGER),
+            ~c.eq(C.REPLAYING),
+            implies(by(CV.forget), c.among(C.FAILED, C.EVICTED, C.BOUND)),
+            implies(c.eq(C.BOUND), t.bound.eq(0)),
+            implies(c.eq(C.BOUND), t.pure_lazy),
+        ),
     ),
     StepProperty(
         "pool",
         "one recording at a time, into a pool that was not retired",
-        enters(P.RECORDING),
-        (by(PV.begin), p.among(P.MINTED, P.LIVE), then(t.p_before).eq(p), grows(t.graphs, 1)),
+        by(PV.begin) | enters(P.RECORDING),
+        (by(PV.begin), p.among(P.MINTED, P.LIVE), then(p).eq(P.RECORDING), then(t.p_before).eq(p), grows(t.graphs, 1)),
     ),
     StepProperty(
         "pool",
         "a recording stays, or is as if it had not been",
-        leaves(P.RECORDING),
+        p.eq(P.RECORDING) | by(PV.end, PV.fail),
         (
+            p.eq(P.RECORDING),
             (by(PV.end) & then(p).eq(P.LIVE)) | (by(PV.fail) & then(p).eq(t.p_before)),
             implies(by(PV.fail), grows(t.graphs, -1)),
         ),
@@ -315,14 +341,26 @@ STEP_PROPERTIES = (
     StepProperty(
         "pool",
         "recordings go one at a time, by failure or by the reclaimer",
-        then(t.graphs).lt(t.graphs),
-        (by(PV.fail, PV.destroyed), grows(t.graphs, -1), implies(by(PV.destroyed), ~p.eq(P.RECORDING))),
+        by(PV.destroyed) | then(t.graphs).lt(t.graphs),
+        (
+            by(PV.fail, PV.destroyed),
+            grows(t.graphs, -1),
+            Lit(0).lt(t.graphs),
+            implies(by(PV.destroyed), then(p).eq(p)),
+            implies(by(PV.destroyed), p.among(P.LIVE, P.RETIRED)),
+        ),
     ),
     StepProperty(
         "pool",
         "a pool retires only as the last step of its domain's retirement, and only ours",
-        enters(P.RETIRED),
-        (by(PV.retire), ~t.kind.eq(PoolKind.foreign), t.domain_live.eq(0)),
+        by(PV.retire) | enters(P.RETIRED),
+        (by(PV.retire), p.among(P.MINTED, P.LIVE), then(p).eq(P.RETIRED), ~t.kind.eq(PoolKind.foreign), t.domain_live.eq(0)),
+    ),
+    StepProperty(
+        "pool",
+        "GONE is entered from RETIRED",
+        by(PV.reclaimed) | enters(P.GONE),
+        (p.eq(P.RETIRED),),
     ),
     StepProperty(
         "pool",
@@ -331,6 +369,7 @@ STEP_PROPERTIES = (
         (
             then(p).among(P.RETIRED, P.GONE),
             implies(p.eq(P.GONE), then(p).eq(P.GONE)),
+            implies(by(PV.reclaimed), enters(P.GONE)),
             implies(enters(P.GONE), by(PV.reclaimed)),
             implies(enters(P.GONE), t.graphs.eq(0)),
         ),
@@ -356,8 +395,10 @@ STEP_PROPERTIES = (
     StepProperty(
         "manager",
         "profiling starts and ends at PREPARED",
-        enters(M.PROFILING) | leaves(M.PROFILING),
+        by(MV.profile_begin, MV.profile_end) | enters(M.PROFILING) | leaves(M.PROFILING),
         (
+            implies(by(MV.profile_begin), then(m).eq(M.PROFILING)),
+            implies(by(MV.profile_end), m.eq(M.PROFILING)),
             implies(then(m).eq(M.PROFILING), m.eq(M.PREPARED) & by(MV.profile_begin)),
             implies(m.eq(M.PROFILING), (then(m).eq(M.PREPARED) & by(MV.profile_end)) | then(m).eq(M.POISONED)),
         ),
@@ -365,26 +406,54 @@ STEP_PROPERTIES = (
     StepProperty(
         "manager",
         "an explicit transaction remembers where it came from",
-        enters(M.CAPTURING),
-        (by(MV.capture), m.among(M.PREPARED, M.SERVING), then(t.m_before).eq(m)),
+        by(MV.capture) | enters(M.CAPTURING),
+        (by(MV.capture), m.among(M.PREPARED, M.SERVING), then(m).eq(M.CAPTURING), then(t.m_before).eq(m)),
     ),
     StepProperty(
         "manager",
         "an explicit transaction ends as it says",
-        leaves(M.CAPTURING),
+        by(MV.commit, MV.fail) | leaves(M.CAPTURING),
         (
+            m.eq(M.CAPTURING),
             by(MV.commit, MV.fail, MV.device_lost),
             implies(by(MV.commit), then(m).eq(M.SERVING)),
             implies(by(MV.commit), then(t.m_serving)),
             implies(by(MV.fail), then(m).eq(t.m_before)),
-            implies(by(MV.device_lost), then(m).eq(M.POISONED)),
         ),
     ),
     StepProperty(
         "manager",
         "release and close wait for leases",
         by(MV.release, MV.close),
-        (t.m_leases.eq(0), implies(by(MV.release), then(m).eq(M.PREPARED)), implies(by(MV.close), then(m).eq(M.CLOSED))),
+        (
+            t.m_leases.eq(0),
+            ~then(t.m_serving),
+            implies(by(MV.release), m.eq(M.SERVING) & then(m).eq(M.PREPARED)),
+            implies(by(MV.close), then(m).eq(M.CLOSED)),
+            implies(by(MV.close), ~m.among(M.PROFILING, M.CAPTURING)),
+        ),
+    ),
+    StepProperty(
+        "manager",
+        "a manager is prepared once",
+        by(MV.prepare) | leaves(M.NEW),
+        (m.eq(M.NEW), implies(by(MV.prepare), then(m).eq(M.PREPARED)), by(MV.prepare, MV.device_lost, MV.close)),
+    ),
+    StepProperty(
+        "manager",
+        "draining moves nothing but serving",
+        by(MV.drain, MV.undrain),
+        (
+            m.eq(M.SERVING) & then(m).eq(M.SERVING),
+            implies(by(MV.drain), t.m_serving & ~then(t.m_serving)),
+            implies(by(MV.undrain), ~t.m_serving & then(t.m_serving)),
+        ),
+    ),
+    StepProperty(
+        "manager",
+        "a lost device poisons, whatever was going on",
+        by(MV.device_lost) | enters(M.POISONED),
+        (by(MV.device_lost), then(m).eq(M.POISONED), ~then(t.m_serving)),
     ),
     StepProperty(
         "manager",

@@ -25,6 +25,7 @@ from cgstate.runtime.sync import Sync
 from cgstate.runtime.vote import RankVote
 
 if TYPE_CHECKING:
+    from cgstate.runtime.check import Checker
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.leasing import Lease
     from cgstate.runtime.record import ComponentRecord
@@ -39,13 +40,14 @@ class Books(ManagerSteps):
         busy: Thread that has the manager for an operation that must not overlap another (`exclusive`); 0 when nobody.
         fast: Whether replays may take the short way: nobody observes, checks, or owns a thread.
         observer: Told of every transition of every machine.
-        on_settled: Runs after each operation, without the lock: the invariant check of ``check=True``.
+        audit: Looks at every turn and destruction, and at everything after each operation: ``check=True``; None otherwise.
         idle_streams: Exclusive capture streams whose workspaces were cleared, to be used again.
         spent_streams: Exclusive capture streams that may still own a workspace (facts W3, W5).
     """
 
     __slots__ = (
         "_name",
+        "audit",
         "backend",
         "busy",
         "capture_error_mode",
@@ -58,12 +60,12 @@ class Books(ManagerSteps):
         "idle_streams",
         "isolation",
         "negative",
-        "on_settled",
         "owner_thread",
         "pools",
         "reclaimer",
         "spent_streams",
         "stats_detail",
+        "summary_every",
         "sync",
         "thread_id",
         "vote",
@@ -83,6 +85,7 @@ class Books(ManagerSteps):
         warmup_rounds: int,
         negative_cache: int,
         stats_detail: int,
+        summary_every: int,
         owner_thread: bool,
         observer: Observer | None,
     ) -> None:
@@ -97,10 +100,11 @@ class Books(ManagerSteps):
         self.capture_error_mode = capture_error_mode
         self.warmup_rounds = warmup_rounds
         self.stats_detail = stats_detail
+        self.summary_every = summary_every
         self.owner_thread = self.thread_id() if owner_thread else 0
         self.observer = observer
-        self.on_settled: Callable[[], None] | None = None
-        self.fast = observer is None and not owner_thread
+        self.audit: Checker | None = None
+        self.fast = observer is None and not owner_thread and sync.point is None
         self.busy = 0
         self.components: dict[str, ComponentRecord] = {}
         self.dependencies: dict[str, Dependency] = {}
@@ -117,8 +121,7 @@ class Books(ManagerSteps):
         """What refusals call the manager."""
         return self._name
 
-    @property
-    def is_closed(self) -> bool:
+    def closed(self) -> bool:
         """Whether the manager was closed."""
         return self.state is ManagerState.CLOSED
 
@@ -284,6 +287,12 @@ class Books(ManagerSteps):
         failure = self.negative.get(record.component_id, descriptor)
         return failure is not None and failure.blocks(reclaimed=self.reclaimer.reclaims, explicit=explicit)
 
+    def notice(self, error: BaseException) -> None:
+        """An error came from outside a capture: if it says that the device is lost, it is. The lock is not held."""
+        if isinstance(error, Exception) and self.backend.failure_kind(error) is FailureKind.DEVICE:
+            with self.gate.lock:
+                self.lose_device()
+
     def lose_device(self) -> None:
         """The context is lost: nothing is ever run on it again; the lock is held."""
         if self.state not in (ManagerState.CLOSED, ManagerState.POISONED):
@@ -295,14 +304,21 @@ class Books(ManagerSteps):
     @property
     def unsettled(self) -> bool:
         """Whether `settle` would find something to do; a quick look without the lock."""
-        return bool(self.reclaimer.queue) or self.on_settled is not None
+        return bool(self.reclaimer.queue) or self.audit is not None or bool(self.gate.dropped)
 
     def settle(self) -> None:
         """Reclaim what can be reclaimed now, and check if asked to. Called without the lock."""
+        while self.gate.dropped:
+            self.gate.dropped.popleft()()
         if self.state is not ManagerState.POISONED:
             self.reclaimer.settle()
-        if self.on_settled is not None:
-            self.on_settled()
+        if self.audit is not None:
+            self.audit.look()
+
+    def point(self, name: str) -> None:
+        """Tell a scheduler, if there is one, that a linearization point is next; the lock is not held."""
+        if self.sync.point is not None:
+            self.sync.point(name)
 
     def refuse(self, event: str, guard: str, kind: type[IllegalTransition] = IllegalTransition) -> IllegalTransition:
         """A refusal of the manager, to be raised."""

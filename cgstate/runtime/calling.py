@@ -7,6 +7,7 @@ replay.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.record import AnyRoutine, ComponentRecord
 
+log = logging.getLogger("cgstate")
+
 Args: TypeAlias = tuple[object, ...]
 Kwargs: TypeAlias = Mapping[str, object]
 
@@ -29,7 +32,7 @@ Kwargs: TypeAlias = Mapping[str, object]
 class Caller:
     """Answers the calls of one component. The component holds it; it holds the runtime's record."""
 
-    __slots__ = ("_backend", "_clone", "_gate", "_lock", "_routine", "_thread_id", "record")
+    __slots__ = ("_backend", "_clone", "_gate", "_lock", "_point", "_routine", "_thread_id", "record")
 
     def __init__(self, record: ComponentRecord, routine: AnyRoutine, *, clone: bool) -> None:
         books = record.manager
@@ -40,6 +43,7 @@ class Caller:
         self._lock = books.gate.lock
         self._thread_id = books.thread_id
         self._clone = clone
+        self._point = books.sync.point
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Answer a call."""
@@ -68,9 +72,13 @@ class Caller:
         if refused is not None:
             return self._eager(refused, args, kwargs)
         descriptor, buffers = entry.descriptor, entry.buffers
+        if self._point is not None:
+            self._point("copy")
         launching = False
         try:
             routine.copy_runtime_inputs(descriptor, buffers, *args, **kwargs)
+            if self._point is not None:
+                self._point("launch")
             launching = True
             entry.launch()
             launching = False
@@ -85,6 +93,7 @@ class Caller:
                     leasing.launch_raised(entry, error)
                 else:
                     leasing.release(entry)
+            record.manager.notice(error)
             record.manager.settle()
             raise
         if self._clone:
@@ -95,6 +104,8 @@ class Caller:
                 record.clock = entry.last_used = record.clock + 1
             if record.manager.unsettled:
                 record.manager.settle()
+            if record.manager.summary_every and not record.clock % record.manager.summary_every:
+                log.info("%s: %s", record.component_id, record.counters.snapshot(record.live_hits).summary())
             return answer
         with lock:
             self._leave(entry, thread)
@@ -174,6 +185,9 @@ class Caller:
                 record.counters.misses.add(missed)
         try:
             return self._wrap(self._routine.eager_call(*args, **kwargs))
+        except Exception as error:
+            manager.notice(error)
+            raise
         finally:
             if entered:
                 with self._lock:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cgstate.errors import InvariantViolation
 from cgstate.lifecycle.invariants import Checker as Who
-from cgstate.lifecycle.invariants import broken_in
+from cgstate.lifecycle.invariants import broken_at, broken_in
+from cgstate.lifecycle.observations import Destruction, PoolTurns, Work
+from cgstate.lifecycle.observations import Turn as TurnView
 from cgstate.lifecycle.states import EntryEvent
 from cgstate.lifecycle.steps import EntrySteps, Observer, Steps
 from cgstate.lifecycle.world import (
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from cgstate.runtime.books import Books
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.pool import Pool
+    from cgstate.runtime.reclaimer import Retired
+    from cgstate.runtime.turn import Turn
 
 
 class Checker:
@@ -33,6 +39,9 @@ class Checker:
     def __init__(self, books: Books, also: Observer | None) -> None:
         self.books = books
         self._also = also
+        self._sequence = 0
+        self._open: dict[str, TurnView] = {}
+        self._last: dict[str, TurnView] = {}
         self.acquires = 0
         self.releases = 0
 
@@ -49,7 +58,42 @@ class Checker:
         if self._also is not None:
             self._also(entity, row, state)
 
-    def __call__(self) -> None:
+    def turn_taken(self, turn: Turn, thread: int, stream: int) -> None:
+        """A call has a pool's turn now; the lock is held."""
+        self._sequence += 1
+        waited = frozenset({turn.followed, stream})
+        self._open[turn.name] = TurnView(
+            f"turn {self._sequence}", thread, stream, self._sequence, 0, frozenset({Work.replay}), waited
+        )
+
+    def turn_ended(self, turn: Turn) -> None:
+        """A call gives a pool's turn back; the lock is held.
+
+        Raises:
+            InvariantViolation: it was not ordered after the turn before it (I5).
+        """
+        self._sequence += 1
+        ended = replace(self._open.pop(turn.name), ended=self._sequence)
+        last = self._last.get(turn.name)
+        self._last[turn.name] = ended
+        self._refuse(broken_at(PoolTurns(turn.name, (last, ended) if last is not None else (ended,))))
+
+    def destroying(self, retired: Retired, leases: int) -> None:
+        """A recording is about to be destroyed; the lock is held.
+
+        Raises:
+            InvariantViolation: it is leased or still replaying (I2), or a capture is open (I3).
+        """
+        done = retired.fence is not None and all(event.done() for event in retired.fence)
+        self._refuse(broken_at(Destruction(retired.entry.name, leases, done, int(not self.books.gate.free))))
+
+    @staticmethod
+    def _refuse(broken: Iterable[object]) -> None:
+        found = "; ".join(map(str, broken))
+        if found:
+            raise InvariantViolation(found)
+
+    def look(self) -> None:
         """Check.
 
         Raises:
@@ -57,9 +101,7 @@ class Checker:
         """
         with self.books.gate.lock:
             world = world_of(self.books, acquires=self.acquires, releases=self.releases)
-        broken = list(broken_in(Who.runtime, world))
-        if broken:
-            raise InvariantViolation("; ".join(map(str, broken)))
+        self._refuse(broken_in(Who.runtime, world))
 
 
 def world_of(books: Books, *, acquires: int, releases: int) -> World:

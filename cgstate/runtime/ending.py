@@ -86,11 +86,14 @@ def _bury(books: Books) -> bool:
             return False
         if books.state is not ManagerState.POISONED:
             retire_everything(books)
-    books.reclaimer.settle_own()
-    with gate.lock:
-        if books.reclaimer.queue or books.leases:
-            return False
-    books.reclaimer.drop_pools()
+    if books.state is ManagerState.POISONED:
+        books.reclaimer.let_go()
+    else:
+        books.reclaimer.settle_own()
+        with gate.lock:
+            if books.reclaimer.queue or books.leases:
+                return False
+        books.reclaimer.drop_pools()
     with gate.lock:
         if books.state in (ManagerState.NEW, ManagerState.PREPARED, ManagerState.SERVING, ManagerState.POISONED):
             books.close(leases=0)

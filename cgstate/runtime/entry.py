@@ -35,7 +35,6 @@ class Entry(EntrySteps):
 
     __slots__ = (
         "__weakref__",
-        "_lock",
         "buffers",
         "current_handle",
         "descriptor",
@@ -44,6 +43,7 @@ class Entry(EntrySteps):
         "hits",
         "last_used",
         "launch",
+        "lock",
         "output",
         "startup",
         "turn",
@@ -77,7 +77,7 @@ class Entry(EntrySteps):
         self.graph: Graph | None = None
         self.output: object = None
         self.launch: Callable[[], None] = _not_bound
-        self._lock: Lock = books.gate.lock
+        self.lock: Lock = books.gate.lock
         self.current_handle: Callable[[], int] = books.backend.current_handle
 
     @property
@@ -97,7 +97,7 @@ class Entry(EntrySteps):
             Exception: what the launch itself raised; the entry is FAILED then.
         """
         if self.fast:
-            with self._lock:
+            with self.lock:
                 if (
                     self.state is EntryState_BOUND
                     and not self.turn.owner

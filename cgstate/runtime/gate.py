@@ -28,6 +28,7 @@ class CaptureGate:
         pending: Thread that waits to capture; calls that are not in progress yet let it go first.
         random: Orders replays of graphs that draw random numbers: they share the device's seed and offset.
         waiting: Threads that wait for `changed`; who changes something notifies only if there are any.
+        dropped: Ends of leases whose outputs were dropped without `release`; run by whoever settles next.
         orphans: What dropped managers left behind; drained by whoever reclaims next on this device.
     """
 
@@ -37,6 +38,7 @@ class CaptureGate:
         "changed",
         "destroying",
         "device",
+        "dropped",
         "free",
         "holder",
         "lock",
@@ -59,6 +61,7 @@ class CaptureGate:
         self.random = Turn("random numbers")
         self.calls: dict[int, int] = {}
         self.waiting = 0
+        self.dropped: deque[Callable[[], None]] = deque()
         self.orphans: deque[Callable[[], bool]] = deque()
 
     def wait(self, timeout: float | None = None) -> bool:

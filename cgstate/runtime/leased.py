@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
 
 R = TypeVar("R")
+log = logging.getLogger("cgstate")
 
 
 class LeasedOutput(Generic[R]):
@@ -86,6 +89,12 @@ class LeasedOutput(Generic[R]):
         self._value = None if self._entry is not None else self._value
         if lease is not None:
             lease.__exit__(None, None, None)
+
+    def __del__(self) -> None:
+        lease = getattr(self, "_lease", None)
+        if lease is not None:  # may run anywhere, under the device's lock too: whoever settles next ends the lease
+            log.warning("a leased output of %s was dropped without release", lease.entry.name)
+            lease.entry.gate.dropped.append(partial(lease.__exit__, None, None, None))
 
     def __enter__(self) -> Self:
         return self

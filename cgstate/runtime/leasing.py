@@ -29,13 +29,14 @@ class Lease:
 
     def __enter__(self) -> Self:
         entry = self.entry
-        thread = entry.manager.thread_id()
+        books = entry.manager
+        thread = books.thread_id()
         if self.thread:
             raise IllegalTransition("entry", entry.name, entry.state, "acquire", "this lease is not held already")
-        with entry.gate.lock:
+        with entry.lock:
             acquire(entry, thread)
             self.thread = thread
-            entry.manager.held_leases.add(self)
+            books.held_leases.add(self)
         return self
 
     def replay(self) -> None:
@@ -66,10 +67,13 @@ class Lease:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.thread:  # a failed launch has ended the lease already
             entry = self.entry
-            with entry.gate.lock:
-                self.over()
+            books = entry.manager
+            with entry.lock:
+                self.thread = 0
+                books.held_leases.discard(self)
                 release(entry)
-            entry.manager.settle()
+            if books.unsettled:
+                books.settle()
 
     def over(self) -> None:
         """Mark the lease as ended; the lock is held."""
@@ -83,17 +87,11 @@ def acquire(entry: Entry, thread: int) -> None:
     Raises:
         IllegalTransition: refused; nothing changed.
     """
-    gate = entry.gate
-    books = entry.manager
-    if not entry.fast:
-        books.check_thread(thread)
     capturing = False
-    if not gate.free:
-        capturing = books.backend.capturing()
-        if not capturing and gate.holder == thread:
-            capturing = True  # warm-up: the work is about to be recorded, and must run as it will then
-        while not capturing and not entry.component.overlaps_capture and gate.blocks_calls(thread):
-            gate.wait()
+    if not entry.fast:
+        entry.manager.check_thread(thread)
+    if not entry.gate.free:
+        capturing = _await_gate(entry, thread)
     try:
         entry.acquire(stream_capturing=capturing)
     except IllegalTransition as refusal:
@@ -101,6 +99,16 @@ def acquire(entry: Entry, thread: int) -> None:
     component = entry.component
     if component.state is EntryState_BOUND:
         component.first_lease()
+
+
+def _await_gate(entry: Entry, thread: int) -> bool:
+    """A capture is open on the device: whether it is the caller's own stream's; else wait, unless replays may overlap it."""
+    gate = entry.gate
+    if entry.manager.backend.capturing() or gate.holder == thread:
+        return True  # also while this thread warms up: the work must run as it will when it is recorded
+    while not entry.component.overlaps_capture and gate.blocks_calls(thread):
+        gate.wait()
+    return False
 
 
 def sharpen(entry: Entry, refusal: IllegalTransition) -> IllegalTransition:
@@ -155,10 +163,16 @@ def take_turn(entry: Entry, thread: int) -> None:
             random.follow(handle, entry.manager.backend)
         random.owner = thread
     turn.owner = thread
+    audit = entry.manager.audit
+    if audit is not None:
+        audit.turn_taken(turn, thread, handle)
 
 
 def end_turn(entry: Entry) -> None:
     """Give the turn back, with the lock held."""
+    audit = entry.manager.audit
+    if audit is not None:
+        audit.turn_ended(entry.turn)
     entry.turn.owner = 0
     gate = entry.gate
     if entry.uses_random:
@@ -174,6 +188,9 @@ def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
             guard = "not retiring" if entry.retiring else "not failed"
             raise IllegalTransition("entry", entry.name, entry.state, "replay", guard)
         take_turn(entry, thread)
+    point = entry.manager.sync.point
+    if point is not None:
+        point("launch")
     try:
         entry.launch()
     except BaseException as error:

@@ -6,6 +6,7 @@ It owns the books (`cgstate.runtime.books`) and is their only strong owner: clos
 from __future__ import annotations
 
 import itertools
+import logging
 import weakref
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ from cgstate.runtime.vote import AloneInTheWorld, Ballot, RankVote
 
 E = TypeVar("E", bound=StrEnum)
 
+log = logging.getLogger("cgstate")
 _numbers = itertools.count(1)
 
 
@@ -73,6 +75,7 @@ class GraphManager:
         warmup_rounds: The most warm-up rounds before a capture; they end early when a round leaves no allocation behind.
         negative_cache: How many failures are remembered.
         stats_detail: How many missed keys are counted one by one.
+        summary_every: After how many graph-answered calls of a component its counts are logged, besides at close; 0: only then.
         vote: Asked before collective components capture, commit or evict.
         sync: Threading primitives; all managers of a device share one.
         observer: Told of every transition, under the device's lock; must be quick and call nothing of the manager.
@@ -92,6 +95,7 @@ class GraphManager:
         warmup_rounds: int = 3,
         negative_cache: int = 256,
         stats_detail: int = 64,
+        summary_every: int = 0,
         vote: RankVote | None = None,
         sync: Sync = THREADING,
         observer: Observer | None = None,
@@ -100,6 +104,8 @@ class GraphManager:
         for name, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise ConfigError(f"{name} must be a positive count, not {count!r}")
+        if isinstance(summary_every, bool) or not isinstance(summary_every, int) or summary_every < 0:
+            raise ConfigError(f"summary_every must be a count, not {summary_every!r}")
         for name, flag in {"check": check, "owner_thread": owner_thread}.items():
             if not isinstance(flag, bool):
                 raise ConfigError(f"{name} must be True or False, not {flag!r}")
@@ -115,12 +121,13 @@ class GraphManager:
             warmup_rounds=warmup_rounds,
             negative_cache=negative_cache,
             stats_detail=stats_detail,
+            summary_every=summary_every,
             owner_thread=owner_thread,
             observer=observer,
         )
         if check:
             checker = Checker(books, observer)
-            books.on_settled = checker
+            books.audit = checker
             books.observer = checker.observe
             books.fast = False
         self._components: list[AnyComponent] = []
@@ -358,7 +365,9 @@ class GraphManager:
     def forget_failures(self, component_id: str | None = None) -> None:
         """Forget remembered failures, of one component or of all, so that their descriptors may be tried again."""
         books = self._books
+        books.check_thread(books.thread_id())
         with books.gate.lock:
+            books.check_open("forget_failures")
             if component_id is not None:
                 self._record(component_id)
             books.negative.forget(component_id)
@@ -370,6 +379,7 @@ class GraphManager:
             flush: Also give pools and cached memory back to the device. Waits for it, and stalls other threads' launches (S3).
         """
         books = self._books
+        books.check_thread(books.thread_id())
         books.check_open("reclaim")
         books.settle()
         if flush:
@@ -380,6 +390,7 @@ class GraphManager:
 
     def memory(self) -> MemoryReport:
         """What the manager holds now; reclaims first."""
+        self._books.check_thread(self._books.thread_id())
         self._books.settle()
         return memory.report(self._books)
 
@@ -426,19 +437,23 @@ class GraphManager:
             CaptureActive: called inside a transaction of this manager.
         """
         books = self._books
-        if books.is_closed:
+        if books.closed():
             return
         with books.exclusive("close"):
-            if books.is_closed:
+            if books.closed():
                 return  # another thread was faster
             with drained(books, "close", timeout):
                 lost = books.state is ManagerState.POISONED
                 if not lost:
                     retire_everything(books)
                 books.close(leases=books.leases)
-            if not lost:
+            if lost:
+                books.reclaimer.let_go()
+            else:
                 self._return_bytes()
             self._finalizer.detach()
+            for name, stats in self.stats().components.items():
+                log.info("%s: %s: %s", books.name, name, stats.summary())
 
     def _return_bytes(self) -> None:
         """Reclaim and flush; waits for replays still running on the device."""

@@ -55,7 +55,10 @@ def validate(
         if parsed.max_extra_graphs and component.capture_mode is CaptureMode.PRECAPTURE:
             raise ConfigError(f"max_extra_graphs of {name} needs a lazy capture mode; it is {component.capture_mode}")
         for descriptor in component.descriptors:
-            component.routine.validate_descriptor(descriptor)
+            try:
+                component.routine.validate_descriptor(descriptor)
+            except Exception as error:
+                raise ConfigError(f"the routine of {name} rejects its descriptor {descriptor!r}: {error}") from error
     return configs
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event, Graph
-from cgstate.lifecycle.states import EntryState, PoolKind, PoolState
+from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind, PoolState
 from cgstate.runtime.pool import Pool
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Reclaimer:
 
     def retire(self, entry: Entry, pool: Pool, graph: Graph | None, keep: object) -> None:
         """Hand over a recording; the lock is held."""
-        self.queue.append(Retired(entry, pool, graph, keep, pool.turn.fence()))
+        self.queue.append(Retired(entry, pool, graph, keep, self._fence(pool)))
 
     def settle(self) -> None:
         """Destroy what may be destroyed now, of this manager and of dropped ones. Cheap when there is nothing; never waits."""
@@ -88,9 +88,15 @@ class Reclaimer:
                 while not gate.free:
                     gate.wait()
                 waiting = list(self.queue)
-            for retired in waiting:
-                for event in retired.fence or ():
-                    event.synchronize()
+            try:
+                for retired in waiting:
+                    for event in retired.fence or ():
+                        event.synchronize()
+            except Exception as error:
+                self.books.notice(error)
+                if self.books.state is not ManagerState.POISONED:
+                    raise
+                return
             self.settle_own()
             if not self.queue or len(self.queue) == len(waiting):
                 return  # done, or what is left is leased and goes with the lease
@@ -106,6 +112,17 @@ class Reclaimer:
     def flush(self) -> int:
         """`drop_pools`, then return what the allocator caches to the device; the bytes returned by that. Waits for the device."""
         return self._quietly(self.books.backend.flush)
+
+    def let_go(self) -> None:
+        """The device is lost: forget everything without touching it. Backends keep what must not be freed then (fact F7)."""
+        with self.books.gate.lock:
+            pools, self.books.pools = self.books.pools, []
+            self.queue.clear()
+        for pool in pools:
+            try:
+                pool.handle.drop()
+            except Exception:
+                log.exception("letting go of pool %s failed; going on", pool.name)
 
     def _quietly(self, then: Callable[[], int]) -> int:
         """Drop pools and go on with ``then`` while no capture is open."""
@@ -167,17 +184,18 @@ class Reclaimer:
 
     def _take(self) -> list[Retired]:
         """Step the entries of whatever may go now, and keep captures out until `_destroy` is done; the lock is held."""
-        gate = self.books.gate
+        books = self.books
+        gate = books.gate
         if not gate.free or not self.queue:
             return []
         batch, left = [], deque[Retired]()
         for retired in self.queue:
             pool = retired.pool
-            if retired.fence is None:
-                retired.fence = pool.turn.fence()
             leases = sum(entry.leases for entry in pool.domain.entries if entry.pool is pool)
-            passed = retired.fence is not None and all(event.done() for event in retired.fence)
+            passed = self._passed(retired)
             if passed and not leases and not (pool.domain.adopted and pool.state is not PoolState.RETIRED):
+                if books.audit is not None:
+                    books.audit.destroying(retired, leases)
                 retired.entry.reclaim(pool_leases=leases, fence_passed=passed)
                 batch.append(retired)
             else:
@@ -187,14 +205,35 @@ class Reclaimer:
             gate.destroying += 1
         return batch
 
+    def _passed(self, retired: Retired) -> bool:
+        """Whether the device is done with a recording; the lock is held."""
+        if retired.fence is None:
+            retired.fence = self._fence(retired.pool)
+        try:
+            return retired.fence is not None and all(event.done() for event in retired.fence)
+        except Exception as error:
+            self._lost(error)
+            return False
+
+    def _fence(self, pool: Pool) -> tuple[Event, ...] | None:
+        try:
+            return pool.turn.fence()
+        except Exception as error:
+            self._lost(error)
+            return None
+
+    def _lost(self, error: Exception) -> None:
+        """Setting or asking a mark fails only on a lost device; anything else is a defect and goes on up."""
+        if self.books.backend.failure_kind(error) is not FailureKind.DEVICE:
+            raise error
+        self.books.lose_device()
+
     def _destroy(self, batch: Sequence[Retired]) -> None:
         """Destroy outside the lock, going on past whatever raises."""
         if not batch:
             return
         gate = self.books.gate
-        point = self.books.sync.point
-        if point is not None:
-            point("destroy")
+        self.books.point("destroy")
         for retired in batch:
             retired.keep = None
             if retired.graph is not None:

@@ -94,6 +94,16 @@ class ComponentStats:
     evictions: int
     misses: Mapping[Hashable, int]
 
+    def summary(self) -> str:
+        """One line for a log."""
+        share = self.hits / self.calls if self.calls else 0.0
+        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(self.fallbacks.items()))
+        failures = ", ".join(f"{kind} {count}" for kind, count in sorted(self.failures.items()))
+        return (
+            f"{self.calls} calls, {share:.1%} by graph, captures {self.captures}, evictions {self.evictions}"
+            f"{f', eager: {reasons}' if reasons else ''}{f', failures: {failures}' if failures else ''}"
+        )
+
     @property
     def calls(self) -> int:
         """Hits and fallbacks together."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Stream
 from cgstate.backends.undo import UndoLog
-from cgstate.errors import CaptureActive, CaptureFailed
+from cgstate.errors import CaptureActive, CaptureFailed, ConfigError
 from cgstate.lifecycle.states import EntryState, FailureKind
 from cgstate.runtime.capture import Attempt, MakeFunction, Recording, record
 from cgstate.runtime.entry import UNPOOLED
@@ -111,6 +111,9 @@ class Transaction:
             raise books.refuse("capture", "the transaction is open")
         if books.backend.capturing():
             raise books.refuse("capture", "the caller's stream is not capturing", CaptureActive)
+        if entry.manager is not books:
+            raise ConfigError(f"{entry.name} belongs to another manager")
+        books.point("capture_begin")
         pool, stream = self._begin(entry, stream)
         undo = UndoLog()
         buffers: object = None
@@ -136,6 +139,7 @@ class Transaction:
             if failure is None:
                 raise
             raise failure from error
+        books.point("capture_end")
         with books.gate.lock:
             entry.capture_end()
             pool.end()
@@ -247,6 +251,7 @@ class Transaction:
             record = captured.entry.component
             if record.collective and not books.vote.agree(Ballot.commit, record.component_id, captured.entry.descriptor):
                 raise books.refuse("commit", "all ranks agree")
+        books.point("commit")
         with books.gate.lock:
             books.check_open("commit")
             self._open = False

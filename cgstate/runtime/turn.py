@@ -22,9 +22,10 @@ class Turn:
         owner: Thread whose call has the turn now; 0 when nobody.
         last_handle: Raw handle of the stream of the last work; `NO_STREAM` when there is something to wait for.
         last_stream: That stream; keeps the handle alive.
+        followed: Raw handle of the stream that the last `follow` waited for; for the audit.
     """
 
-    __slots__ = ("last_handle", "last_stream", "name", "owner", "waits")
+    __slots__ = ("followed", "last_handle", "last_stream", "name", "owner", "waits")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,6 +33,7 @@ class Turn:
         self.last_handle = NO_STREAM
         self.last_stream: Stream | None = None
         self.waits: list[Event] = []
+        self.followed = NO_STREAM
 
     def follow(self, handle: int, backend: Backend) -> None:
         """Order the caller's current stream, whose raw handle is ``handle``, after all work so far.
@@ -46,6 +48,7 @@ class Turn:
         stream = backend.current_stream()
         if other and last is not None:
             stream.wait(last.record())
+            self.followed = last.handle
         for event in self.waits:
             stream.wait(event)
         self.waits.clear()

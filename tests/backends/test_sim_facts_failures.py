@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from threading import Thread
 
 import pytest
@@ -182,7 +183,14 @@ def test_a_device_side_assert_loses_the_context_for_good(device: SimDevice, stre
         out.fill_(1.0)
     table, ids = device.zeros(3, 2), device.tensor([1.0, 7.0])
     kernels.embedding(ids, table)  # asynchronous: nothing is raised here
-    calls = [device.synchronize, graph.replay, device.free_bytes, out.tolist, out.zero_, lambda: device.zeros(1)]
+    calls: list[Callable[[], object]] = [
+        device.synchronize,
+        graph.replay,
+        device.free_bytes,
+        out.tolist,
+        out.zero_,
+        lambda: device.zeros(1),
+    ]
     for _ in range(2):
         for call in calls:
             with pytest.raises(SimAcceleratorError) as caught:
@@ -218,8 +226,7 @@ def test_a_new_thread_needs_a_library_handle_of_its_own(device: SimDevice, strea
         except SimError as error:
             errors.append(error)
 
-    def in_a_thread(target: object) -> None:
-        assert callable(target)
+    def in_a_thread(target: Callable[[], object]) -> None:
         thread = Thread(target=target)
         thread.start()
         thread.join()

@@ -1,6 +1,8 @@
-"""What an error of the device means, and whether the device is lost. Called by the backend, and by every clean-up that may meet it.
+"""What an error of the device means, and whether the device is lost. Called by the backend, and by every clean-up that may meet
+it.
 
-torch gives most errors a code. Some come as text only: of libraries, of Triton, of torch's own checks; they are known by a phrase.
+torch gives most errors a code. Some come as text only: of libraries, of Triton, of torch's own checks; they are known by a
+phrase.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ _PHRASES: tuple[tuple[re.Pattern[str], FailureKind], ...] = tuple(
         # Another capture is open, in another thread: this call was none of it.
         (r"Offset increment outside graph capture|CUDA generator not in capture mode", FailureKind.FOREIGN),
         (r"already recording to mempool_id|previous error during capture", FailureKind.FOREIGN),
-        (r"not permitted when stream is capturing|during capturing stage|Capture must end on the same stream", FailureKind.REJECTED),
+        (
+            r"not permitted when stream is capturing|during capturing stage|Capture must end on the same stream",
+            FailureKind.REJECTED,
+        ),
         (r"use_count > 0 INTERNAL ASSERT FAILED", FailureKind.REJECTED),
         # A library that cannot make its handle inside a capture (fact F8), or does something there that a capture forbids.
         (
@@ -122,7 +127,8 @@ def _kind_of(error: BaseException) -> FailureKind | None:
 def _causes(error: BaseException) -> list[BaseException]:
     """The errors that ``error`` came from, the nearest first."""
     found: list[BaseException] = []
-    at: BaseException | None = error
-    while (at := at.__cause__ or at.__context__) is not None and at not in found and at is not error:
+    at = error.__cause__ or error.__context__
+    while at is not None and at is not error and at not in found:
         found.append(at)
+        at = at.__cause__ or at.__context__
     return found

@@ -1,8 +1,8 @@
 """Objects that must never be destroyed, also not at the end of the process.
 
 torch aborts the process from the destructors of a `MemPool` (while any capture is open on any device, or after a failed one of
-somebody else left its allocation routing open, or after the device was lost) and of a graph whose capture never began. No destructor,
-no abort. What is held here costs a few hundred bytes of host memory; device memory is given back by other means.
+somebody else left its allocation routing open, or after the device was lost) and of a graph whose capture never began. No
+destructor, no abort. What is held here costs a few hundred bytes of host memory; device memory is given back by other means.
 """
 
 from __future__ import annotations

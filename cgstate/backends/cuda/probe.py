@@ -1,7 +1,7 @@
 """Which names this backend uses beyond torch's stable surface, what each is for, and whether this torch has it.
 
-Called when a backend is made, by the tests, and by whoever reports a torch release that does not fit. What a release can do is found
-out here by looking, never by its version string.
+Called when a backend is made, by the tests, and by whoever reports a torch release that does not fit. What a release can do is
+found out here by looking, never by its version string.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ NAMES: tuple[PrivateName, ...] = (
     PrivateName("torch.utils._pytree.tree_flatten", "walks values of classes that registered themselves"),
     PrivateName("torch.AcceleratorError", "carries the error codes that failures are told apart by"),
     PrivateName(
-        "torch._C._cuda_endAllocateToPool", "ends allocation routing where ending the capture again failed; else that is left", False
+        "torch._C._cuda_endAllocateToPool",
+        "ends allocation routing where ending the capture again failed; else that is left",
+        False,
     ),
     PrivateName(
         "torch._C._cuda_clearCublasWorkspaces", "frees library workspaces; without it they stay until the process ends", False

@@ -1,7 +1,7 @@
 """Which devices have a capture of ours open, and what has to wait until none has.
 
-Destroying a graph breaks an open capture, on whatever device (fact T3). The runtime's gate keeps destruction out of captures; this
-is for what comes through no gate: the garbage collector, and a handle's user who forgot.
+Destroying a graph breaks an open capture, on whatever device (fact T3). The runtime's gate keeps destruction out of captures;
+this is for what comes through no gate: the garbage collector, and a handle's user who forgot.
 """
 
 from __future__ import annotations

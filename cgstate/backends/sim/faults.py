@@ -79,21 +79,20 @@ class Faults:
         """Count the call; raise when it is the one."""
         self.calls[name] += 1
         if self._plans:
-            self._raise(name, "before")
+            error = self.due(name, "before")
+            if error is not None:
+                raise error
 
-    def after(self, name: str) -> None:
-        """Raise when it is the one."""
-        if self._plans:
-            self._raise(name, "after")
-
-    def _raise(self, name: str, when: str) -> None:
+    def due(self, name: str, when: str) -> BaseException | None:
+        """What this call of ``name`` has to raise now, if anything."""
         here = [plan for plan in self._plans if plan.name == name and plan.when == when]
         for plan in here:
             plan.left -= 1
         for plan in here:
             if plan.left <= 0:
                 self._plans.remove(plan)
-                raise plan.error
+                return plan.error
+        return None
 
 
 def faulted(name: str) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
@@ -105,7 +104,10 @@ def faulted(name: str) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Co
             faults = self.faults
             faults.before(name)
             result = method(self, *args, **kwargs)
-            faults.after(name)
+            error = faults.due(name, "after") if faults.pending() else None
+            if error is not None:
+                del result  # the traceback would keep alive what the caller never gets
+                raise error
             return result
 
         return call

@@ -1,0 +1,107 @@
+"""What a guarded replay, a lease and a component call cost over the same done by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import cgstate
+from benchmarks.timing import Timing, interleave, ratio
+from cgstate.backends.cuda import CudaBackend
+
+NODES = (10, 100, 1000)
+SIZE = 64
+
+
+def replays(manager: cgstate.GraphManager, nodes: int) -> dict[str, Timing]:
+    """``entry.replay()`` against the raw graph's ``replay()``, a graph of ``nodes`` kernels."""
+    static = torch.zeros(SIZE, device="cuda")
+
+    def make(warmup: bool) -> Callable[[], Tensor]:
+        def body() -> Tensor:
+            for _ in range(nodes):
+                static.add_(1.0)
+            return static
+
+        return body
+
+    entry = manager.entry("chain", nodes)
+    with manager.transaction() as transaction:
+        transaction.capture(entry, make)
+    raw = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    with torch.cuda.graph(raw, stream=stream):
+        make(False)()
+    calls = max(2, 400 // nodes)
+    return interleave({"raw": raw.replay, "guarded": entry.replay}, rounds=401, calls=calls, settle=torch.cuda.synchronize)
+
+
+def lease(manager: cgstate.GraphManager) -> Timing:
+    """Acquire and release, nothing launched."""
+    entry = manager.entry("chain", NODES[0])
+
+    def once() -> None:
+        with entry.lease():
+            pass
+
+    return interleave({"lease": once}, rounds=201, calls=200)["lease"]
+
+
+def call() -> dict[str, Timing]:
+    """A component call of four small linears against copy, replay and clone by hand."""
+    model = nn.Sequential(*(nn.Linear(SIZE, SIZE) for _ in range(4))).cuda().requires_grad_(False)
+    routine = cgstate.BucketedRoutine(model, lambda n: (torch.zeros(n, SIZE, device="cuda"),))
+    component = cgstate.Component("linears", routine, [8])
+    manager = cgstate.GraphManager(CudaBackend())
+    manager.prepare([component])
+    manager.capture_and_bind(progress=False)
+    static = torch.zeros(8, SIZE, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        warm = torch.cuda.Stream()
+        with torch.cuda.stream(warm):
+            model(static)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=warm):
+            output = model(static)
+    x = torch.randn(8, SIZE, device="cuda")
+
+    def by_hand() -> Tensor:
+        static.copy_(x)
+        graph.replay()
+        return output.clone()
+
+    def by_component() -> Tensor:
+        return component(x)
+
+    with torch.no_grad():
+        assert torch.equal(by_hand(), by_component())
+        measured = interleave({"by_hand": by_hand, "component": by_component}, rounds=401, calls=30, settle=torch.cuda.synchronize)
+    manager.close()
+    return measured
+
+
+def measure() -> tuple[dict[str, float], list[dict[str, object]]]:
+    """Everything of this file: figures, and one row a timing."""
+    figures: dict[str, float] = {}
+    rows: list[dict[str, object]] = []
+    manager = cgstate.GraphManager(CudaBackend())
+    for nodes in NODES:
+        measured = replays(manager, nodes)
+        figures[f"replay_added_ns_{nodes}"] = measured["guarded"].median - measured["raw"].median
+        figures[f"replay_ratio_{nodes}"] = ratio(measured, "guarded", "raw")
+        rows += [_row(f"replay of {nodes} nodes, {name}", timing) for name, timing in measured.items()]
+    timing = lease(manager)
+    manager.close()
+    figures["lease_ns"] = timing.median
+    rows.append(_row("lease", timing))
+    measured = call()
+    figures["call_ratio"] = ratio(measured, "component", "by_hand")
+    rows += [_row(f"call, {name}", timing) for name, timing in measured.items()]
+    return figures, rows
+
+
+def _row(what: str, timing: Timing) -> dict[str, object]:
+    return {"what": what, "median_ns": timing.median, "p05_ns": timing.low, "p95_ns": timing.high}

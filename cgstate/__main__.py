@@ -1,0 +1,5 @@
+"""``python -m cgstate``."""
+
+from cgstate.cli import main
+
+main()

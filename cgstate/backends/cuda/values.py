@@ -1,0 +1,106 @@
+"""Nested values of the user's: tuples, lists, dicts, dataclasses, and classes that registered with torch's pytree.
+
+Parts of other classes are taken as they are: nothing can be known of tensors inside them. On the path of every component call,
+so the common shapes come first.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+T = TypeVar("T")
+
+
+def clone(output: T) -> T:
+    """As `base.Backend.clone`. A tensor that occurs twice is copied once, so that the copy has the same shape."""
+    if isinstance(output, Tensor):
+        return cast(T, output.clone())
+    copies: dict[int, Tensor] = {}
+
+    def copy_of(tensor: Tensor) -> Tensor:
+        made = copies.get(id(tensor))
+        if made is None:
+            made = copies[id(tensor)] = tensor.clone()
+        return made
+
+    return cast(T, _map(output, copy_of))
+
+
+def nbytes(value: object) -> int:
+    """As `base.Backend.nbytes`."""
+    storages = {}
+    for tensor in tensors_in(value):
+        storage = tensor.untyped_storage()
+        storages[tensor.device, storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def requires_grad(value: object) -> bool:
+    """As `base.Backend.requires_grad`. Stops at the first."""
+    if isinstance(value, Tensor):
+        return value.requires_grad
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return any(map(requires_grad, cast("list[object]", value)))
+    if kind is dict:
+        return any(map(requires_grad, cast("dict[object, object]", value).values()))
+    if kind in _PLAIN:
+        return False
+    return any(tensor.requires_grad for tensor in tensors_in(value))
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """Every tensor of ``value``, in order; the same one as often as it occurs."""
+    if isinstance(value, Tensor):
+        yield value
+    elif type(value) not in _PLAIN:
+        for part in _parts(value):
+            yield from tensors_in(part)
+
+
+_PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device})
+"""Classes that hold no tensors, and are common."""
+
+
+def _parts(value: object) -> list[object]:
+    """What ``value`` directly consists of; nothing where that is unknown."""
+    parts, _ = _opened(value)
+    if len(parts) != 1 or parts[0] is not value:
+        return parts
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in fields(value)]
+    return []
+
+
+def _opened(value: object) -> tuple[list[object], pytree.TreeSpec]:
+    """One layer of ``value`` taken off; ``[value]`` if pytree does not know its class."""
+    return pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
+
+
+def _map(value: object, of: Callable[[Tensor], Tensor]) -> object:
+    """``value`` rebuilt with each tensor replaced; what holds no tensors is kept as it is."""
+    if isinstance(value, Tensor):
+        return of(value)
+    kind = type(value)
+    if kind is tuple:
+        return tuple([_map(part, of) for part in cast("tuple[object, ...]", value)])
+    if kind is list:
+        return [_map(part, of) for part in cast("list[object]", value)]
+    if kind is dict:
+        return {key: _map(part, of) for key, part in cast("dict[object, object]", value).items()}
+    if kind in _PLAIN or next(tensors_in(value), None) is None:
+        return value
+    parts, spec = _opened(value)
+    if len(parts) != 1 or parts[0] is not value:
+        return pytree.tree_unflatten([_map(part, of) for part in parts], spec)
+    twin = copy.copy(value)  # a dataclass: nothing else that holds tensors is left
+    for field in fields(cast("type", value)):
+        object.__setattr__(twin, field.name, _map(getattr(value, field.name), of))
+    return twin

@@ -1,0 +1,74 @@
+"""The libraries' workspaces: where they are made, and when all of them may be freed.
+
+cuBLAS keeps one for each pair of its handle and a stream, and torch gives every host thread a handle of its own. A graph bakes
+in the address of the one of the thread and stream that captured it. It is made wherever memory comes from when that pair first
+needs it. So it is made here, in the capturing thread, on the capture stream, inside the pool: then it lives and dies with the
+pool (facts W1-W5).
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+
+import torch
+from torch.nn.functional import linear
+
+from cgstate.backends.cuda.pools import AnyPool, CudaPool, allocated_on, live_pools
+from cgstate.backends.cuda.quiet import quiet
+from cgstate.backends.cuda.streams import CudaStream
+from cgstate.errors import CaptureActive
+
+_SIDE = 16
+
+
+def prime(pool: AnyPool, stream: CudaStream) -> None:
+    """As `base.Backend.prime_workspaces`. To be called in the thread that captures; costs under a millisecond.
+
+    In the host engine's pool of which only the id is known, they are made outside.
+
+    Raises:
+        CaptureActive: a capture of ours is open on the device.
+    """
+    index = stream.index
+    if quiet.is_open(index):
+        raise CaptureActive("pool", repr(pool), "RECORDING", "prime", "no capture of ours is open on the device")
+    before = allocated_on(pool.id, index, stream.handle)
+    with ExitStack() as stack:
+        stack.enter_context(torch.cuda.device(index))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.cuda.stream(stream.torch_stream))
+        if pool.mem_pool is not None:
+            stack.enter_context(torch.cuda.use_mem_pool(pool.mem_pool, index))
+        _use_libraries(torch.device("cuda", index))
+    if isinstance(pool, CudaPool):
+        made = (threading.get_ident(), stream.handle)
+        if allocated_on(pool.id, index, stream.handle) > before:
+            pool.inside.add(made)
+        elif made not in pool.inside:
+            pool.outside.add(made)
+
+
+def clear(index: int) -> bool:
+    """As `base.Backend.clear_workspaces`; those of every device go.
+
+    False, and nothing done, where this torch has no such call, or while a pool of ours was primed on a stream whose workspace had
+    been made somewhere else before: its graphs would write into memory that is somebody else's by then (fact W3).
+    """
+    call = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if call is None or any(pool.outside for pool in live_pools):
+        return False
+    with torch.cuda.device(index):
+        call()
+    for pool in live_pools:
+        pool.inside.clear()
+    return True
+
+
+def _use_libraries(device: torch.device) -> None:
+    """One product through cuBLAS, and one with a bias, which goes through cuBLASLt."""
+    for dtype in (torch.float32, torch.bfloat16):
+        square = torch.zeros(_SIDE, _SIDE, device=device, dtype=dtype)
+        torch.mm(square, square)
+        linear(square, square, square[0])

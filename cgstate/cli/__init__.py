@@ -1,0 +1,38 @@
+"""The command line: one file a command.
+
+Exit codes are a contract: 0 holds, 1 violated, 2 the user's mistake (one line on stderr), 3 inconclusive, 4 a missing tool or
+device.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from cgstate.cli.demo import demo
+from cgstate.cli.exits import Exit
+from cgstate.errors import ConfigError
+
+app = typer.Typer(
+    name="cgstate",
+    help="The lifecycle of CUDA graphs: see it run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+
+
+@app.callback()
+def _commands() -> None:
+    """Keeps ``cgstate demo`` a command of its own while it is the only one."""
+
+
+def main() -> None:
+    """The entry point."""
+    try:
+        app()
+    except ConfigError as error:
+        print(f"cgstate: {error}", file=sys.stderr)
+        raise SystemExit(Exit.USAGE) from None

@@ -1,0 +1,58 @@
+"""``cgstate demo``: the whole lifecycle on a small vocoder, every output checked."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cgstate.cli.document import print_document
+from cgstate.cli.exits import Exit
+
+
+class BackendName(StrEnum):
+    """Where to run."""
+
+    auto = "auto"
+    sim = "sim"
+    cuda = "cuda"
+
+
+def demo(
+    backend: Annotated[BackendName, typer.Option(help="Where to run; auto takes CUDA if there is a device.")] = BackendName.auto,
+    seed: Annotated[int, typer.Option(min=0, help="Of the weights and the requests.")] = 0,
+    requests: Annotated[int, typer.Option(min=50, max=100_000, help="How many requests are served.")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the summary.")] = False,
+) -> None:
+    """Profile, capture, bind, serve, extend, evict, fail and recover a small vocoder; check every output against eager."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from cgstate.backends.choose import cuda_is_here
+    from cgstate.demo import job, show
+
+    if backend is BackendName.cuda and not cuda_is_here():
+        print("cgstate: there is no CUDA device here (or no torch); try --backend sim", file=sys.stderr)
+        raise typer.Exit(Exit.MISSING)
+    on_cuda = backend is BackendName.cuda or (backend is BackendName.auto and cuda_is_here())
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+        bar = progress.add_task("Starting", total=requests)
+        tick: job.Tick = lambda title: progress.update(bar, advance=1, description=title.capitalize())  # noqa: E731 - one use
+        if on_cuda:
+            from cgstate.backends.cuda import CudaBackend
+            from cgstate.demo.vocoder_torch import TorchVocoder
+
+            result = job.run(TorchVocoder(CudaBackend(), seed), seed=seed, requests=requests, tick=tick)
+        else:
+            from cgstate.backends.sim import SimBackend
+            from cgstate.demo.vocoder_sim import SimVocoder
+
+            result = job.run(SimVocoder(SimBackend(), seed), seed=seed, requests=requests, tick=tick)
+    if as_json:
+        print_document("demo", result.document())
+    else:
+        show.draw(result, Console())
+    raise typer.Exit(Exit.HOLDS if result.passed else Exit.VIOLATED)

@@ -1,0 +1,201 @@
+"""The allocator's books and the detector of stale memory, drawn and by example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cgstate.backends.sim import SimConfig, SimDevice, SimTensor, allocating_from, captured
+from cgstate.backends.sim.errors import SimInternalAssert, SimMemoryError
+from cgstate.backends.sim.memory import ITEM_BYTES, DeviceMemory
+from cgstate.errors import ConfigError
+
+KIB = 1024
+CELLS = KIB // 8
+
+
+@pytest.fixture
+def device() -> SimDevice:
+    return SimDevice()
+
+
+@pytest.mark.parametrize(
+    ("kib", "reserved"),
+    [(0.5, 2), (1, 2), (1.5, 20), (9.5, 20), (10, 10), (10.5, 12), (33, 34)],
+)
+def test_segments_are_rounded_as_the_real_allocator_rounds_them(device: SimDevice, kib: float, reserved: int) -> None:
+    device.empty(int(kib * CELLS))
+    assert device.reserved_bytes() == reserved * KIB
+
+
+def test_the_high_water_marks_outlive_what_made_them(device: SimDevice) -> None:
+    device.empty(64 * CELLS)
+    device.flush()
+    device.empty(16 * CELLS)
+    assert (device.allocated_bytes(), device.reserved_bytes()) == (0, 16 * KIB)
+    assert device.allocator.peak_allocated_bytes == 64 * KIB
+    assert device.allocator.peak_reserved_bytes == 64 * KIB
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3000), st.integers(0, 2)), max_size=60))
+def test_live_tensors_never_overlap_and_the_books_add_up(steps: list[tuple[int, int, int]]) -> None:
+    """Draws allocations, frees and flushes on three streams; every live tensor keeps its own values throughout."""
+    device = SimDevice()
+    streams = [device.default_stream, device.new_stream(), device.new_stream()]
+    live: list[tuple[SimTensor, float]] = []
+    for serial, (act, size, stream) in enumerate(steps):
+        with device.on_stream(streams[stream]):
+            if act <= 2:
+                live.append((device.empty(size).fill_(float(serial)), float(serial)))
+            elif act <= 4 and live:
+                live.pop(size % len(live))
+            else:
+                device.flush()
+        assert device.allocated_bytes() == sum(t.storage.nbytes for t, _ in live)
+        assert device.allocated_bytes() <= device.reserved_bytes() == device.memory.mapped_bytes
+    device.synchronize()
+    assert all(tensor.tolist() == [value] * tensor.numel() for tensor, value in live)
+    live.clear()
+    device.flush()
+    assert (device.allocated_bytes(), device.reserved_bytes()) == (0, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=40))
+def test_mapped_ranges_are_apart_and_known(steps: list[tuple[bool, int]]) -> None:
+    memory = DeviceMemory(capacity_bytes=200 * ITEM_BYTES)
+    ranges: dict[int, int] = {}
+    for mapping, size in steps:
+        if mapping:
+            base = memory.map(size)
+            assert (base is None) == (sum(ranges.values()) + size > 200)
+            if base is not None:
+                ranges[base] = size
+        elif ranges:
+            base = sorted(ranges)[size % len(ranges)]
+            assert memory.unmap(base) == ranges.pop(base) * ITEM_BYTES
+        taken = [cell for start, length in ranges.items() for cell in range(start, start + length)]
+        assert len(taken) == len(set(taken))
+        assert memory.mapped_bytes == len(taken) * ITEM_BYTES
+        for cell in range(0, 240, 7):
+            assert memory.is_mapped(cell, cell + 1) == (cell in taken)
+
+
+def test_a_freed_tensor_is_poisoned_in_the_order_of_its_stream(device: SimDevice) -> None:
+    x = device.tensor([1.0, 2.0])
+    y = x.clone()
+    del x  # its clone is still queued, before the poison
+    assert y.tolist() == [1.0, 2.0]
+
+
+def test_reading_freed_memory_through_a_copy_is_detected(device: SimDevice) -> None:
+    x, other = device.tensor([1.0, 2.0]), device.new_stream()
+    device.synchronize()
+    with device.on_stream(other):
+        y = x.clone()  # no event says that the default stream may not take x back before
+    del x
+    device.flush()
+    with pytest.raises(SimMemoryError):
+        y.tolist()
+
+
+def test_without_the_sanitizer_freed_memory_reads_as_garbage() -> None:
+    device = SimDevice(SimConfig(sanitize=False))
+    x, other = device.tensor([1.0]), device.new_stream()
+    device.synchronize()
+    with device.on_stream(other):
+        y = x.clone()
+    del x
+    device.flush()
+    assert y.item() != y.item()
+
+
+def test_a_replay_is_refused_once_memory_that_it_reads_was_given_back(device: SimDevice) -> None:
+    x = device.tensor([1.0])
+    graph, out = captured(device, x.clone, device.new_stream())
+    graph.replay()
+    assert out.item() == 1.0
+    del x
+    for _ in range(2):
+        with pytest.raises(SimMemoryError, match="'copy' would touch"):
+            graph.replay()
+
+
+def test_memory_handed_out_again_at_the_old_address_is_still_not_the_old_memory(device: SimDevice) -> None:
+    x = device.tensor([1.0])
+    address = x.data_ptr()
+    graph, _ = captured(device, x.clone, device.new_stream())
+    device.synchronize()
+    del x
+    x = device.tensor([2.0])
+    assert x.data_ptr() == address
+    with pytest.raises(SimMemoryError):
+        graph.replay()
+
+
+def test_memory_freed_inside_the_capture_that_used_it_is_stale_at_the_first_replay(device: SimDevice) -> None:
+    held = [device.tensor([1.0])]
+    graph, _ = captured(device, lambda: held.pop().clone(), device.new_stream())
+    with pytest.raises(SimMemoryError):
+        graph.replay()
+
+
+def test_a_graph_keeps_its_own_temporaries_whoever_freed_them(device: SimDevice) -> None:
+    """Its pool's memory stays valid: reused by later captures on the stream, never poisoned under the graph."""
+    x, stream, pool = device.tensor([1.0, 2.0]), device.new_stream(), device.new_pool()
+
+    def body() -> SimTensor:
+        return x.clone().clone().clone()
+
+    graph, out = captured(device, body, stream, pool.id)
+    again, _ = captured(device, body, stream, pool.id)
+    device.flush()
+    for each in (graph, again, graph):
+        each.replay()
+    assert out.tolist() == [1.0, 2.0]
+
+
+def test_a_thread_can_allocate_from_a_pool_outside_of_captures(device: SimDevice) -> None:
+    pool = device.new_pool()
+    with allocating_from(pool):
+        assert pool.use_count() == 2
+        with pytest.raises(SimInternalAssert, match="already recording"), allocating_from(pool):
+            pass
+        x = device.zeros(1)
+    assert pool.use_count() == 1
+    assert pool.reserved_bytes() == {0: 2 * KIB}
+    y = device.zeros(1)
+    assert pool.reserved_bytes() == {0: 2 * KIB}
+    assert x.data_ptr() != y.data_ptr()
+
+
+def test_a_million_replays_would_leave_the_books_flat(device: SimDevice) -> None:
+    """A sample of the long run: nothing that counts host or device memory grows between the 2,000th and the 4,000th call."""
+    x, pool, stream = device.zeros(4), device.new_pool(), device.new_stream()
+    graph, out = captured(device, x.clone, stream, pool.id)
+
+    def calls() -> tuple[int, int, int, int, int]:
+        for _ in range(2000):
+            graph.replay()
+            out.clone()
+        device.synchronize()
+        books = device.allocator
+        return (
+            device.reserved_bytes(),
+            device.allocated_bytes(),
+            len(device.memory.cells),
+            len(device.faults.calls),
+            books.epoch,
+        )
+
+    assert calls() == calls()
+
+
+@pytest.mark.parametrize("make", [lambda: SimConfig(capacity_bytes=0), lambda: SimConfig(workspace_bytes=4)])
+def test_a_device_without_memory_is_refused(make: Callable[[], SimConfig]) -> None:
+    with pytest.raises(ConfigError):
+        make()
