@@ -5,6 +5,8 @@ one of its captured graphs. Everything that may happen to a graph is a row of a 
 not allow is refused by a typed error that changes nothing.
 """
 
+import logging
+
 from cgstate.backends.base import Backend, CaptureErrorMode
 from cgstate.errors import (
     CaptureActive,
@@ -38,6 +40,8 @@ from cgstate.runtime.stats import ComponentStats, Fallback, ManagerStats
 from cgstate.runtime.sync import Sync, ThreadingSync
 from cgstate.runtime.transaction import Transaction
 from cgstate.runtime.vote import AloneInTheWorld, Ballot, RankVote
+
+logging.getLogger("cgstate").addHandler(logging.NullHandler())  # silent unless the application configures logging
 
 __version__ = "0.1.0.dev0"
 

@@ -106,7 +106,7 @@ class Story(Generic[T]):
         self._serve("served with random sizes", self._requests * 6 // 10)
         self._lazy()
         self._fail()
-        self._serve("served while two components are eager", self._requests // 10)
+        self._serve("served eagerly meanwhile", self._requests // 10)
         self._recover()
         self._serve("served again", self._requests - self._requests * 6 // 10 - self._requests // 10)
         stats = self._manager.stats()
@@ -143,13 +143,12 @@ class Story(Generic[T]):
             clean and estimate.trusted and estimate.lower > 0,
             lower_bytes=estimate.lower,
             upper_bytes=estimate.upper,
-            samples=len(estimate.samples),
         )
 
     def _capture(self) -> None:
         report = self._manager.capture_and_bind(progress=False)
         self._note(
-            "captured and bound as one transaction",
+            "captured, bound as one transaction",
             "both components are bound",
             self._states() == ("BOUND", "BOUND"),
             graphs=sum(report.bound.values()),

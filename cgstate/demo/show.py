@@ -31,10 +31,10 @@ def _chapters(result: DemoResult) -> Table:
 
 
 def _facts(chapter: Chapter) -> str:
-    facts = "   ".join(
+    facts = ", ".join(
         f"{name.removesuffix('_bytes').replace('_', ' ')} {_value(name, value)}" for name, value in chapter.facts.items()
     )
-    return facts if chapter.holds else f"expected: {chapter.expected}   {facts}"
+    return facts if chapter.holds else f"expected: {chapter.expected}; seen: {facts}"
 
 
 def _value(name: str, value: object) -> str:

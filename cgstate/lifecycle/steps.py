@@ -1,4 +1,4 @@
-# Generated from the tables by `python -m cgstate.lifecycle.generate`; do not edit. Tables: 6fc3da0b81246aad5c40bd9237455265dfd2168ee36a36201c314ef2a8b0b02f
+# Generated from the tables by `python -m cgstate.lifecycle.generate`; do not edit. Tables: fb46dda90b165541fbb9b034f8d483753a2c66e9b90b2c375787e64ce69a6da4
 """The transitions of the four machines as methods: what the runtime's entities inherit.
 
 Each method takes the one row that its guards allow, applies its effects and tells the observer; where no row is allowed it raises
@@ -651,11 +651,6 @@ class ComponentSteps(Steps):
                 self.state = EntryState_EAGER
                 if self.observer is not None:
                     self.observer(self, 14, state)
-                return
-            if self.pure_lazy and self.bound == 0:
-                self.state = EntryState_EAGER
-                if self.observer is not None:
-                    self.observer(self, 15, state)
                 return
         self._refuse(ComponentEvent.forget, {})
 

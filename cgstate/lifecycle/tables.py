@@ -375,14 +375,6 @@ COMPONENT = Machine(
             (),
             "The same for one that is bound without entries.",
         ),
-        Row(
-            CV.forget,
-            (C.BOUND,),
-            C.EAGER,
-            (Guard("all come lazily", pure_lazy), Guard("no entry is bound", bound.eq(0))),
-            (),
-            "The same for one that never had an entry to retire.",
-        ),
     ),
 )
 

@@ -42,6 +42,8 @@ def capture_on_miss(
         return Fallback.closed if books.state is ManagerState.CLOSED else Fallback.not_serving
     if not record.allows_lazy:
         return Fallback.miss
+    if record.state in (EntryState.FAILED, EntryState.CAPTURING, EntryState.EAGER):
+        return Fallback.blocked  # its startup capture is still owed; an explicit capture brings it back
     descriptor = _wanted(record, routine, args, kwargs, runtime_key)
     if descriptor is None:
         return Fallback.miss
@@ -128,13 +130,12 @@ def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
 
 def _answer(record: ComponentRecord, failure: CaptureFailed) -> Fallback:
     """What a failed lazy capture means to the call."""
-    cause = failure.__cause__
     match FailureKind(failure.kind):
         case FailureKind.USER:
-            raise cause or failure
+            raise failure.__cause__ or failure
         case FailureKind.DEVICE:
             manager = record.manager
-            raise ManagerPoisoned("manager", manager.name, manager.state, "call", "the device is not lost") from cause
+            raise ManagerPoisoned("manager", manager.name, manager.state, "call", "the device is not lost") from failure.__cause__
         case FailureKind.REJECTED:
             return Fallback.rejected
         case FailureKind.OOM:

@@ -381,8 +381,8 @@ class GraphManager:
         books = self._books
         books.check_thread(books.thread_id())
         books.check_open("reclaim")
-        books.settle()
         if flush:
+            books.reclaimer.finish()
             books.reclaimer.flush()
         return self.memory()
 

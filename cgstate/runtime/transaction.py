@@ -6,6 +6,7 @@ machine. A transaction runs in one thread, inside `Books.exclusive`.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -135,10 +136,15 @@ class Transaction:
             undo.succeed()
         except BaseException as error:
             undo.fail()
+            # The error's frames hold the body's tensors, and with them memory of the pool that must come back now (I12).
+            traceback.clear_frames(error.__traceback__)
             failure = self._failed(entry, pool, buffers, error, undo)
             if failure is None:
                 raise
-            raise failure from error
+            try:
+                raise failure from error
+            finally:
+                failure = buffers = None  # this frame is part of the traceback: do not make it a cycle
         books.point("capture_end")
         with books.gate.lock:
             entry.capture_end()

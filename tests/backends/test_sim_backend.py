@@ -106,6 +106,8 @@ def test_nested_values_are_cloned_and_counted_once_a_storage(backend: SimBackend
     assert isinstance(copy, Output)
     assert (copy.audio.tolist(), copy.extras["more"][1].item(), copy.name) == ([1.0, 2.0], 2.0, "out")
     assert backend.nbytes(value) == x.storage.nbytes + y.storage.nbytes
+    twice = backend.clone([x, x])
+    assert twice[0] is twice[1] is not x
     pair, listed = backend.clone((Pair(x, y), [y]))
     assert isinstance(pair, Pair)
     assert (pair.right.item(), listed[0].item()) == (3.0, 3.0)
@@ -177,7 +179,10 @@ def test_asking_whether_the_device_is_lost_does_not_break_a_capture(backend: Sim
         (sim_errors.SimAcceleratorError(sim_errors.CAPTURE_UNSUPPORTED), FailureKind.REJECTED),
         (sim_errors.SimAcceleratorError(sim_errors.CAPTURE_INVALIDATED), FailureKind.FOREIGN),
         (sim_errors.SimLibraryError(), FailureKind.REJECTED),
-        (sim_errors.SimInternalAssert(), None),
+        (sim_errors.SimInternalAssert(), FailureKind.REJECTED),
+        (sim_errors.SimRecordingError(), FailureKind.FOREIGN),
+        (sim_errors.SimGeneratorError(), FailureKind.FOREIGN),
+        (sim_errors.SimError(), None),
         (ValueError(), None),
         (KeyboardInterrupt(), None),
     ],

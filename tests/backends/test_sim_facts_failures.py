@@ -17,9 +17,9 @@ from cgstate.backends.sim.errors import (
     SimAcceleratorError,
     SimError,
     SimGeneratorError,
-    SimInternalAssert,
     SimLibraryError,
     SimOutOfMemory,
+    SimRecordingError,
 )
 
 KIB = 1024
@@ -84,6 +84,16 @@ def test_a_capture_that_asks_for_a_value_is_invalidated_and_poisons_the_generato
     device.rand(4)
 
 
+@pytest.mark.parametrize("mode", list(CaptureErrorMode))
+def test_no_mode_allows_to_wait_for_the_stream_that_is_captured(
+    device: SimDevice, stream: SimStream, mode: CaptureErrorMode
+) -> None:
+    """F2 in every mode."""
+    with pytest.raises(SimAcceleratorError) as caught:
+        captured(device, stream.synchronize, stream, mode=mode)
+    assert caught.value.error_code == CAPTURE_INVALIDATED
+
+
 def test_replacing_its_state_heals_the_generator(device: SimDevice, stream: SimStream) -> None:
     """F2, the other cure."""
     fail_with_item(device, stream)
@@ -129,7 +139,7 @@ def test_a_pool_that_a_failed_capture_records_to_refuses_the_next_one(device: Si
     pool = device.new_pool()
     failed = fail_with_item(device, stream, pool=pool.id)
     refused = SimGraph(device)
-    with pytest.raises(SimInternalAssert, match="already recording"), graph_scope(refused, stream=stream, pool=pool.id):
+    with pytest.raises(SimRecordingError), graph_scope(refused, stream=stream, pool=pool.id):
         pass
     for graph in (refused, failed):
         graph.undo_route()

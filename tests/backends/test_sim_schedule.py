@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 from random import Random
 from threading import Thread
@@ -153,6 +154,19 @@ def test_the_current_stream_is_kept_by_thread_and_device() -> None:
     assert one.current_handle() == 0
     with pytest.raises(ConfigError):
         stream.wait(object())  # type: ignore[arg-type]
+
+
+def test_the_current_stream_does_not_follow_a_context_into_another_thread(device: SimDevice) -> None:
+    handles: list[int] = []
+
+    def look() -> None:
+        handles.extend((device.current_handle(), device.current_stream().handle))
+
+    with device.on_stream(device.new_stream()):
+        thread = Thread(target=copy_context().run, args=(look,))
+        thread.start()
+        thread.join()
+    assert handles == [0, 0]
 
 
 def test_a_closed_stream_finishes_its_work_and_takes_no_more(device: SimDevice) -> None:

@@ -47,6 +47,8 @@ def test_views_share_memory_and_show_the_right_cells(device: SimDevice) -> None:
     x.t().narrow(1, 0, 1).narrow(0, 0, 1).zero_()
     assert x.tolist() == [[0.0, 1.0, 9.0], [3.0, 4.0, 9.0]]
     assert x.reshape(3, 2).data_ptr() == x.data_ptr()
+    assert kernels.transpose(x).tolist() == x.t().tolist()
+    assert kernels.transpose(x).data_ptr() != x.data_ptr()
     assert x.t().reshape(6).tolist() == [0.0, 3.0, 1.0, 4.0, 9.0, 9.0]
     assert x.narrow(0, 1, 1).data_ptr() == x.data_ptr() + 3 * 8
     with pytest.raises(IndexError):

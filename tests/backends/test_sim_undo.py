@@ -10,7 +10,7 @@ import pytest
 
 from cgstate.backends.base import CaptureErrorMode
 from cgstate.backends.sim import SimBackend, SimConfig, SimDevice, SimTensor, captured, kernels
-from cgstate.backends.sim.errors import SimError, SimGeneratorError, SimInternalAssert, SimOutOfMemory
+from cgstate.backends.sim.errors import SimError, SimGeneratorError, SimOutOfMemory, SimRecordingError
 from cgstate.backends.sim.faults import InjectedFault
 from cgstate.backends.undo import UndoLog
 from cgstate.lifecycle.states import FailureKind
@@ -225,8 +225,8 @@ def _can_route(sim: SimDevice, pool_id: tuple[int, int]) -> bool:
     try:
         if not sim.captures:
             captured(sim, lambda: None, sim.new_stream(), pool_id)
-    except SimInternalAssert as error:
-        return "already recording" not in str(error)
+    except SimRecordingError:
+        return False
     return True
 
 
@@ -262,6 +262,11 @@ def test_a_success_puts_back_the_stream_and_the_random_numbers_of_the_warm_up(ba
     replayed = drawn.tolist()
     sim.manual_seed(0)
     assert sim.rand(4).tolist() == replayed
+
+
+def test_a_body_that_leaves_another_stream_current_is_closed_all_the_same(backend: SimBackend) -> None:
+    error, undo = attempt(backend, lambda device: device.set_stream(device.new_stream()))
+    assert (error, undo.errors, backend.current_handle()) == (None, [], 0)
 
 
 def test_what_is_poisoned_before_is_not_poisoned_by_this_capture(backend: SimBackend) -> None:

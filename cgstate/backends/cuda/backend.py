@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TypeVar
 
 import torch
 
@@ -18,9 +17,6 @@ from cgstate.backends.cuda.pools import AnyPool, CudaPool, ForeignPool
 from cgstate.backends.cuda.streams import CudaStream, current_handle, new_exclusive, status_of
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureActive, ConfigError
-from cgstate.lifecycle.states import FailureKind
-
-T = TypeVar("T")
 
 
 class CudaBackend:
@@ -35,6 +31,8 @@ class CudaBackend:
     """
 
     name = "cuda"
+    capturing: Callable[[], bool]
+    """As `base.Backend.capturing`; on the path of every call."""
 
     def __init__(self, device: int | str | None = None) -> None:
         self._index = index = _index_of(device)
@@ -50,6 +48,8 @@ class CudaBackend:
         generator.cell(index)
         generator.register(index)
         self._current_handle = partial(torch._C._cuda_getCurrentRawStream, index)
+        # torch asks the current device's current stream; with one device that is ours.
+        self.capturing = torch._C._cuda_isCurrentStreamCapturing if torch.cuda.device_count() == 1 else self._capturing
 
     @property
     def device(self) -> str:
@@ -67,8 +67,7 @@ class CudaBackend:
         """As `base.Backend.current_stream`."""
         return CudaStream.current(self._index)
 
-    def capturing(self) -> bool:
-        """As `base.Backend.capturing`."""
+    def _capturing(self) -> bool:
         if torch._C._cuda_getDevice() == self._index:
             return torch._C._cuda_isCurrentStreamCapturing()
         return bool(status_of(self._current_handle(), self._index))
@@ -177,9 +176,7 @@ class CudaBackend:
             raise ConfigError(f"not a graph of {self.device}: {graph!r}")
         capture.close_capture(graph)
 
-    def failure_kind(self, error: BaseException) -> FailureKind | None:
-        """As `base.Backend.failure_kind`."""
-        return failures.failure_kind(error)
+    failure_kind = staticmethod(failures.failure_kind)
 
     def lost(self) -> BaseException | None:
         """As `base.Backend.lost`. While a capture is open it only asks, since waiting would break that."""
@@ -187,21 +184,11 @@ class CudaBackend:
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    def clone(self, output: T) -> T:
-        """As `base.Backend.clone`."""
-        return nested.clone(output)
-
-    def nbytes(self, value: object) -> int:
-        """As `base.Backend.nbytes`."""
-        return nested.nbytes(value)
-
-    def grad_enabled(self) -> bool:
-        """As `base.Backend.grad_enabled`."""
-        return torch.is_grad_enabled()
-
-    def requires_grad(self, values: object) -> bool:
-        """As `base.Backend.requires_grad`."""
-        return nested.requires_grad(values)
+    # As of the same names in `base.Backend`; without a frame of their own, since the first two are on the path of every call.
+    clone = staticmethod(nested.clone)
+    grad_enabled = staticmethod(torch.is_grad_enabled)
+    requires_grad = staticmethod(nested.requires_grad)
+    nbytes = staticmethod(nested.nbytes)
 
     # -- arguments ----------------------------------------------------------------------------------------------------
 

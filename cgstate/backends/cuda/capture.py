@@ -137,6 +137,8 @@ class Capture:
             return
         select(self.stream)
         try:
+            if self.phase is Phase.refused and self.stream.capturing():
+                self.phase = Phase.open  # interrupted just after it had begun: the stream was free before, so it is ours
             if self.phase is Phase.open:
                 self._end_somehow()
             if self.phase is Phase.broken or (self.phase is Phase.refused and self._routing):
@@ -162,9 +164,9 @@ class Capture:
     def _release_pool(self) -> None:
         """Take back what a capture that could not be repaired still holds of the pool."""
         uses = self.pool.use_count()
-        if self.kept or self.phase is Phase.lost or self.uses is None or uses is None or uses <= self.uses:
+        if self.phase not in (Phase.refused, Phase.broken) or self.uses is None or uses is None or uses <= self.uses:
             return
-        if self._routing and self.phase is not Phase.ended:
+        if self._routing:
             with suppress(RuntimeError, AttributeError):  # not recording any more
                 torch._C._cuda_endAllocateToPool(self.pool.index, self.pool.id)
         for _ in range(uses - self.uses):

@@ -1,5 +1,4 @@
-"""What an error of the device means, and whether the device is lost. Called by the backend, and by every clean-up that may meet
-it.
+"""What an error of the device means, and whether the device is lost. Called by the backend and by clean-ups.
 
 torch gives most errors a code. Some come as text only: of libraries, of Triton, of torch's own checks; they are known by a
 phrase.
@@ -99,8 +98,7 @@ def _try_out(index: int) -> None:
     if quiet.is_open(index) or status_of(current_handle(index), index):
         status_of(side.handle, index)  # the driver answers any call with the error that the context died of
         return
-    current: CudaStream = CudaStream.current(index)
-    current.torch_stream.synchronize()
+    CudaStream.current(index).torch_stream.synchronize()
     side.torch_stream.record_event().synchronize()
 
 

@@ -17,9 +17,8 @@ _registered: set[int] = set()
 
 
 def mark(index: int) -> Hashable:
-    """Seed and offset, which is the whole state."""
-    generator = _of(index)
-    return generator.initial_seed(), generator.get_offset()
+    """Its whole state: seed and offset."""
+    return bytes(_of(index).get_state().tolist())  # `get_offset` would refuse inside a capture
 
 
 def keep(index: int, undo: UndoLog) -> None:

@@ -26,6 +26,9 @@ from cgstate.errors import ConfigError
 
 PoolId: TypeAlias = tuple[int, int]
 
+Workspace: TypeAlias = tuple[int, int, str]
+"""A library workspace: host thread, stream handle, library."""
+
 SHARED_ID: PoolId = (0, 0)
 """The id of memory that is in no private pool."""
 
@@ -39,8 +42,8 @@ class CudaPool:
         anchor: The anchor graph, once recorded.
         dropped: Whether `drop` was called.
         spoiled: Whether a failed capture could not be repaired, so that the pool cannot record any more.
-        inside: ``(thread, stream handle)`` of the library workspaces that were born in the pool.
-        outside: The same of those that were there before, somewhere else; while there are any, they must not be cleared.
+        inside: The library workspaces that were born in the pool.
+        outside: Those that were there before, somewhere else; while there are any, workspaces must not be cleared.
     """
 
     def __init__(self, index: int) -> None:
@@ -52,8 +55,8 @@ class CudaPool:
         self.anchor: torch.cuda.CUDAGraph | None = None
         self.dropped = False
         self.spoiled = False
-        self.inside: set[tuple[int, int]] = set()
-        self.outside: set[tuple[int, int]] = set()
+        self.inside: set[Workspace] = set()
+        self.outside: set[Workspace] = set()
         live_pools.add(self)
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 def clone(output: T) -> T:
     """As `base.Backend.clone`. A tensor that occurs twice is copied once, so that the copy has the same shape."""
     if isinstance(output, Tensor):
-        return cast(T, output.clone())
+        return output.clone()  # type: ignore[return-value]
     copies: dict[int, Tensor] = {}
 
     def copy_of(tensor: Tensor) -> Tensor:
@@ -47,12 +47,10 @@ def requires_grad(value: object) -> bool:
     if isinstance(value, Tensor):
         return value.requires_grad
     kind = type(value)
-    if kind is tuple or kind is list:
-        return any(map(requires_grad, cast("list[object]", value)))
-    if kind is dict:
-        return any(map(requires_grad, cast("dict[object, object]", value).values()))
     if kind in _PLAIN:
         return False
+    if kind is tuple or kind is list or kind is dict:
+        return any(map(requires_grad, value.values() if isinstance(value, dict) else cast("list[object]", value)))
     return any(tensor.requires_grad for tensor in tensors_in(value))
 
 

@@ -8,18 +8,21 @@ pool (facts W1-W5).
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
 from torch.nn.functional import linear
 
-from cgstate.backends.cuda.pools import AnyPool, CudaPool, allocated_on, live_pools
+from cgstate.backends.cuda.pools import AnyPool, CudaPool, Workspace, allocated_on, live_pools
 from cgstate.backends.cuda.quiet import quiet
 from cgstate.backends.cuda.streams import CudaStream
 from cgstate.errors import CaptureActive
 
 _SIDE = 16
+_DTYPES = (torch.float32, torch.bfloat16)
 
 
 def prime(pool: AnyPool, stream: CudaStream) -> None:
@@ -33,7 +36,6 @@ def prime(pool: AnyPool, stream: CudaStream) -> None:
     index = stream.index
     if quiet.is_open(index):
         raise CaptureActive("pool", repr(pool), "RECORDING", "prime", "no capture of ours is open on the device")
-    before = allocated_on(pool.id, index, stream.handle)
     with ExitStack() as stack:
         stack.enter_context(torch.cuda.device(index))
         stack.enter_context(torch.inference_mode(False))
@@ -41,13 +43,20 @@ def prime(pool: AnyPool, stream: CudaStream) -> None:
         stack.enter_context(torch.cuda.stream(stream.torch_stream))
         if pool.mem_pool is not None:
             stack.enter_context(torch.cuda.use_mem_pool(pool.mem_pool, index))
-        _use_libraries(torch.device("cuda", index))
-    if isinstance(pool, CudaPool):
-        made = (threading.get_ident(), stream.handle)
-        if allocated_on(pool.id, index, stream.handle) > before:
-            pool.inside.add(made)
-        elif made not in pool.inside:
-            pool.outside.add(made)
+        for library, use in _LIBRARIES.items():
+            before = allocated_on(pool.id, index, stream.handle)
+            use(torch.device("cuda", index))
+            grown = allocated_on(pool.id, index, stream.handle) > before
+            if isinstance(pool, CudaPool):
+                _note(pool, (threading.get_ident(), stream.handle, library), grown)
+
+
+def _note(pool: CudaPool, workspace: Workspace, grown: bool) -> None:
+    """Remember where a workspace is. A library that was told to keep none counts as having it outside: the safe side."""
+    if grown:
+        pool.inside.add(workspace)
+    elif workspace not in pool.inside:
+        pool.outside.add(workspace)
 
 
 def clear(index: int) -> bool:
@@ -66,9 +75,18 @@ def clear(index: int) -> bool:
     return True
 
 
-def _use_libraries(device: torch.device) -> None:
-    """One product through cuBLAS, and one with a bias, which goes through cuBLASLt."""
-    for dtype in (torch.float32, torch.bfloat16):
+def _use_cublas(device: torch.device) -> None:
+    for dtype in _DTYPES:
         square = torch.zeros(_SIDE, _SIDE, device=device, dtype=dtype)
         torch.mm(square, square)
-        linear(square, square, square[0])
+
+
+def _use_cublaslt(device: torch.device) -> None:
+    for dtype in _DTYPES:
+        square = torch.zeros(_SIDE, _SIDE, device=device, dtype=dtype)
+        linear(square, square, square[0])  # with a bias, which is what goes this way
+
+
+_LIBRARIES: dict[str, Callable[[torch.device], None]] = {"cublas": _use_cublas, "cublaslt": _use_cublaslt}
+if os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") == "1":
+    del _LIBRARIES["cublaslt"]  # it has none of its own then

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from cgstate.backends.sim.blocks import GENERAL, Block, Pool, PoolId, Segment
-from cgstate.backends.sim.errors import SimInternalAssert, SimOutOfMemory
+from cgstate.backends.sim.errors import SimInternalAssert, SimOutOfMemory, SimRecordingError
 from cgstate.backends.sim.host import Host
 from cgstate.backends.sim.memory import (
     ITEM_BYTES,
@@ -83,6 +83,7 @@ class Allocator:
         if rest > (0 if small else SMALL_LIMIT):
             free.add(block.split(size))
         block.free = False
+        block.recorded = queue.capture is not None
         self.allocated_bytes += block.size * ITEM_BYTES
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
         return block
@@ -188,10 +189,10 @@ class Allocator:
         """Send the allocations that ``route`` claims to its pool.
 
         Raises:
-            SimInternalAssert: another route leads there already (fact F5).
+            SimRecordingError: another route leads there already (fact F5).
         """
         if any(other.pool_id == route.pool_id for other in self._routes):
-            raise SimInternalAssert("beginAllocateToPool: already recording to mempool_id")
+            raise SimRecordingError
         self._routes.append(route)
 
     def end_route(self, route: Route) -> None:

@@ -13,17 +13,18 @@ from cgstate.backends.sim.errors import (
     SimAcceleratorError,
     SimError,
     SimGeneratorError,
+    SimInternalAssert,
     SimLibraryError,
     SimMemoryError,
     SimOutOfMemory,
+    SimRecordingError,
 )
 from cgstate.backends.sim.faults import Faults, faulted
 from cgstate.backends.sim.graph import SimGraph
 from cgstate.backends.sim.host import current_host
 from cgstate.backends.sim.pool import SimPool, allocating_from
 from cgstate.backends.sim.streams import SimStream
-from cgstate.backends.sim.tensor import SimTensor
-from cgstate.backends.sim.values import map_tensors, tensors_in
+from cgstate.backends.sim.values import clone, tensors_in
 from cgstate.backends.undo import Step, UndoLog
 from cgstate.errors import ConfigError
 from cgstate.lifecycle.states import FailureKind
@@ -195,13 +196,14 @@ class SimBackend:
         """As `base.Backend.close_capture`."""
         if not isinstance(graph, SimGraph) or graph.device is not self.sim:
             raise ConfigError(f"not a graph of {self.device}: {graph!r}")
+        if graph.stream is not None:
+            self.sim.set_stream(graph.stream)  # the work may have left another one current
         graph.capture_end()
 
     def failure_kind(self, error: BaseException) -> FailureKind | None:
         """As `base.Backend.failure_kind`.
 
-        An invalidated capture (901) is FOREIGN, unless its cause is what the capturing thread itself was refused. An assertion of
-        the allocator is a defect of whoever called it, and no kind of failure.
+        An invalidated capture (901) is FOREIGN, unless its cause is what the capturing thread itself was refused.
         """
         match error:
             case SimOutOfMemory():
@@ -212,7 +214,9 @@ class SimBackend:
                 return FailureKind.DEVICE
             case SimAcceleratorError(error_code=code) if code == CAPTURE_INVALIDATED:
                 return FailureKind.REJECTED if isinstance(error.__cause__, SimError) else FailureKind.FOREIGN
-            case SimAcceleratorError() | SimLibraryError() | SimGeneratorError():
+            case SimGeneratorError() | SimRecordingError():
+                return FailureKind.FOREIGN  # somebody else's capture is open
+            case SimAcceleratorError() | SimLibraryError() | SimInternalAssert():
                 return FailureKind.REJECTED
         return None
 
@@ -228,7 +232,7 @@ class SimBackend:
     @faulted("clone")
     def clone(self, output: T) -> T:
         """As `base.Backend.clone`."""
-        return map_tensors(output, SimTensor.clone)
+        return clone(output)
 
     def nbytes(self, value: object) -> int:
         """As `base.Backend.nbytes`."""

@@ -39,9 +39,10 @@ class Block:
         size: Cells.
         generation: Counts how often it was freed: an address means the same memory only in the same generation.
         baked: How many graphs from outside its pool have its address recorded.
+        recorded: Whether it was lent inside a capture: its graph goes on to use it, whoever holds it.
     """
 
-    __slots__ = ("baked", "free", "generation", "next", "prev", "segment", "size", "start")
+    __slots__ = ("baked", "free", "generation", "next", "prev", "recorded", "segment", "size", "start")
 
     def __init__(self, segment: Segment, start: int, size: int) -> None:
         self.segment = segment
@@ -50,6 +51,7 @@ class Block:
         self.free = True
         self.generation = 0
         self.baked = 0
+        self.recorded = False
         self.prev: Block | None = None
         self.next: Block | None = None
 

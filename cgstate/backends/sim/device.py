@@ -268,8 +268,8 @@ class SimDevice:
     def _take_back(self, block: Block) -> None:
         queue, start, size = block.segment.queue, block.start, block.size
         self.allocator.free(block)
-        if queue.capture is not None:
-            return  # a free is no node of a graph, and the graph goes on to use the memory
+        if block.recorded:
+            return  # its graph, and those that were captured over the same memory, may be running now
         if queue.work:
             self.executor.submit(queue, Poison(start, size))
         else:

@@ -58,7 +58,14 @@ class SimAcceleratorError(SimError):
 
 
 class SimInternalAssert(SimError):
-    """An assertion of the allocator: a pool was used against its phase (facts P1, F5). Always a defect of the caller."""
+    """An assertion of the allocator: a pool was opened after its last use was given back (fact P1)."""
+
+
+class SimRecordingError(SimError):
+    """The allocator is recording into that pool already, or still: an earlier capture was never ended (fact F5)."""
+
+    def __init__(self) -> None:
+        super().__init__("beginAllocateToPool: already recording to mempool_id")
 
 
 class SimGeneratorError(SimError):

@@ -21,7 +21,7 @@ from cgstate.backends.sim.errors import (
 )
 from cgstate.backends.sim.faults import Faults, faulted
 from cgstate.backends.sim.host import Host, current_host
-from cgstate.backends.sim.streams import StreamQueue
+from cgstate.backends.sim.streams import SimStream, StreamQueue
 from cgstate.backends.sim.work import Launch, Operation
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class SimGraph:
         self._holds_use = False
         self._holds_host_use = False
         self._ended = False
-        self._origin: StreamQueue | None = None
+        self._stream: SimStream | None = None
 
     @property
     def device(self) -> SimDevice:
@@ -100,6 +100,11 @@ class SimGraph:
         return self._pool_id
 
     @property
+    def stream(self) -> SimStream | None:
+        """The stream that its capture began on; None before that."""
+        return self._stream
+
+    @property
     def nodes(self) -> int:
         """Kernels of one replay."""
         return 0 if self._recording is None else len(self._recording.operations)
@@ -109,7 +114,8 @@ class SimGraph:
 
         Raises:
             SimError: this graph is in use, or the current stream is the default one.
-            SimInternalAssert: the pool is latched (P1), or a recording into it was never ended (F5).
+            SimInternalAssert: the pool is latched (P1).
+            SimRecordingError: a recording into it was never ended (F5).
             SimAcceleratorError: 401, the stream is being captured; or the sticky error of a lost context.
         """
         device, faults = self._device, self._device.faults
@@ -118,11 +124,11 @@ class SimGraph:
                 raise SimError("this graph already owns a capture; make a new one")
             faults.before("begin_generator")
             device.generator.begin_capture()  # P2: before anything that can fail
-            origin = device.current_queue()
+            stream, origin = device.current_stream(), device.current_queue()
             if origin.handle == 0:
                 raise SimError("graphs must be captured on a non-default stream")
             allocator = device.allocator
-            self._origin = origin
+            self._stream = stream
             self._pool_id = allocator.mint(by_user=False) if pool_id is None else pool_id
             faults.before("retain_pool")
             allocator.retain(self._pool_id)
@@ -221,8 +227,8 @@ class SimGraph:
         device = self._device
         recording, self._recording = self._recording, None
         ended, self._ended = self._ended, False
-        if ended and device.config.clear_workspaces_on_destroy and self._origin is not None:
-            device.library.clear_stream(self._origin)
+        if ended and device.config.clear_workspaces_on_destroy and self._stream is not None:
+            device.library.clear_stream(self._stream.queue)
         if ended or device.config.release_pool_on_destroy:
             self.undo_pool_use()
         if recording is not None:

@@ -49,6 +49,11 @@ def masked_fill(x: SimTensor, mask: SimTensor, value: float) -> SimTensor:
     return _binary("masked_fill", lambda v, m: value if m else v, x, mask)
 
 
+def transpose(x: SimTensor) -> SimTensor:
+    """The transpose of a matrix, in memory of its own; `SimTensor.t` is the view."""
+    return x.t().clone()
+
+
 def softmax(x: SimTensor) -> SimTensor:
     """Softmax over the last dimension."""
     return _one("softmax", partial(_softmax, x.shape[-1]), (x,), x.shape)

@@ -81,7 +81,8 @@ def allocating_from(pool: SimPool) -> Iterator[None]:
     """Let this thread's allocations come from ``pool`` for the block, outside of any capture.
 
     Raises:
-        SimInternalAssert: the pool is latched, or something else is routed to it.
+        SimInternalAssert: the pool is latched.
+        SimRecordingError: something else is routed to it.
     """
     device = pool.device
     host = current_host()

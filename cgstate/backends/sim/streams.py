@@ -148,7 +148,7 @@ class SimStream:
             raise ConfigError(f"not an event of a simulated device: {event!r}")
         device = self._device
         with device.door:
-            if not device.captures.wait(self.queue, event, current_host()) and not event.passed:
+            if not device.captures.wait(self.queue, event, current_host()):
                 device.submit(self.queue, Wait(event))
 
     @faulted("stream_capturing")

@@ -27,9 +27,18 @@ def tensors_in(value: object) -> Iterator[SimTensor]:
             yield from tensors_in(getattr(value, field.name))
 
 
-def map_tensors(value: T, of: Callable[[SimTensor], SimTensor]) -> T:
-    """``value`` rebuilt with each tensor replaced; what holds no tensors is kept as it is."""
-    return cast(T, _map(value, of))
+def clone(value: T) -> T:
+    """``value`` rebuilt with a copy of each tensor, one copy a tensor; what holds no tensors is kept as it is."""
+    if isinstance(value, SimTensor):
+        return cast(T, value.clone())
+    copies: dict[int, SimTensor] = {}
+
+    def copy_of(tensor: SimTensor) -> SimTensor:
+        if id(tensor) not in copies:
+            copies[id(tensor)] = tensor.clone()
+        return copies[id(tensor)]
+
+    return cast(T, _map(value, copy_of))
 
 
 def _map(value: object, of: Callable[[SimTensor], SimTensor]) -> object:
