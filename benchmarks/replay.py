@@ -51,7 +51,12 @@ def lease(manager: cgstate.GraphManager) -> Timing:
 
 def call() -> dict[str, Timing]:
     """A component call of four small linears against copy, replay and clone by hand."""
-    model = nn.Sequential(*(nn.Linear(SIZE, SIZE) for _ in range(4))).cuda().requires_grad_(False)
+    layers = nn.Sequential(*(nn.Linear(SIZE, SIZE) for _ in range(4))).cuda().requires_grad_(False)
+
+    def model(x: Tensor) -> Tensor:
+        y: Tensor = layers(x)
+        return y
+
     routine = cgstate.BucketedRoutine(model, lambda n: (torch.zeros(n, SIZE, device="cuda"),))
     component = cgstate.Component("linears", routine, [8])
     manager = cgstate.GraphManager(CudaBackend())
@@ -71,7 +76,8 @@ def call() -> dict[str, Timing]:
     def by_hand() -> Tensor:
         static.copy_(x)
         graph.replay()
-        return output.clone()
+        copy: Tensor = output.clone()
+        return copy
 
     def by_component() -> Tensor:
         return component(x)

@@ -25,7 +25,8 @@ class Prosody(nn.Module):
         x: Tensor = self.table(codes)
         scores = self.query(x) @ self.key(x).T / math.sqrt(CHANNELS)
         attention = scores.masked_fill(codes == PAD, -math.inf).softmax(-1)
-        return x + attention @ self.value(x)
+        features: Tensor = x + attention @ self.value(x)
+        return features
 
 
 class Decoder(nn.Module):

@@ -11,20 +11,16 @@ Finite, because numbers stay inside their variable's domain: a step that leads o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
-from types import MappingProxyType
 
 from cgstate.lifecycle import engine
 from cgstate.lifecycle.engine import Env
 from cgstate.lifecycle.expr import Add, Value, Var, variables
 from cgstate.lifecycle.table import Machine, Row, Set
 from cgstate.lifecycle.tables import MACHINES
-
-Watch = Mapping[StrEnum, Iterable[Var]]
-"""Further variables to vary on an event, beyond those that its rows mention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +66,17 @@ class Exploration:
         return tuple([env[name] for name in self.births[0]])
 
 
-def explore(machine: Machine, watch: Watch = MappingProxyType({})) -> Exploration:
+def explore(machine: Machine, reviewed: Machine | None = None) -> Exploration:
     """Walk the machine breadth first from every way it can be born.
 
     Args:
         machine: The machine.
-        watch: For a mutant, the variables that the reviewed table's rows mention (`mentions`): without them a dropped guard would
-            take its variable out of the exploration, and nothing could notice.
+        reviewed: For a mutant, the machine that it was made from, whose rows' variables are inputs as well: otherwise a dropped
+            guard would take its variable out of the exploration, and nothing could notice.
     """
     names = ("state", *(var.name for var in (*_evolving(machine), *_settled(machine))))
     numbers = [var for var in _evolving(machine) if isinstance(var.domain[0], int)]
-    situations = _Situations(machine, watch)
+    situations = _Situations(machine, reviewed)
     births = tuple(_births(machine, names))
     found = {tuple(node.values()): node for node in births}
     edges: list[Edge] = []
@@ -104,9 +100,9 @@ class _Situations:
     Nodes that agree on the own variables that the guards read share them: most guards read inputs only.
     """
 
-    def __init__(self, machine: Machine, watch: Watch) -> None:
+    def __init__(self, machine: Machine, reviewed: Machine | None) -> None:
         self.machine = machine
-        self.watch = watch
+        self.reviewed_rows = () if reviewed is None else reviewed.rows
         self.inputs: dict[tuple[StrEnum, StrEnum], tuple[list[str], list[Env]]] = {}
         self.answers: dict[tuple[Value, ...], list[tuple[Env, tuple[Row, ...]]]] = {}
 
@@ -114,8 +110,9 @@ class _Situations:
         state = engine.state_of(self.machine, node)
         if (state, event) not in self.inputs:
             rows = self.machine.rows_for(state, event)
+            mentioning = (*rows, *(row for row in self.reviewed_rows if row.event is event))
             read = {var.name for row in rows for guard in row.guards for var in variables(guard.expr)}
-            self.inputs[state, event] = sorted(read & node.keys()), _inputs(self.machine, state, event, self.watch)
+            self.inputs[state, event] = sorted(read & node.keys()), _inputs(self.machine, event, mentioning)
         read_of_node, valuations = self.inputs[state, event]
         key = (state, event, *(node[name] for name in read_of_node))
         if key not in self.answers:
@@ -123,14 +120,6 @@ class _Situations:
                 (valuation, engine.enabled(self.machine, {**node, **valuation}, event)) for valuation in valuations
             ]
         return self.answers[key]
-
-
-def mentions(machine: Machine) -> dict[StrEnum, tuple[Var, ...]]:
-    """Per event, the variables that its rows mention in any state."""
-    return {
-        event: tuple(dict.fromkeys(var for row in machine.rows if row.event is event for var in machine.variables_of(row)))
-        for event in machine.events
-    }
 
 
 def _assigned(machine: Machine) -> frozenset[str]:
@@ -161,12 +150,13 @@ def _births(machine: Machine, names: tuple[str, ...]) -> Iterator[Env]:
         yield {name: born[name] for name in names}
 
 
-def _inputs(machine: Machine, state: StrEnum, event: StrEnum, watch: Watch) -> list[Env]:
-    """Every valuation of the free inputs of an event in a state."""
-    rows = machine.rows_for(state, event)
+def _inputs(machine: Machine, event: StrEnum, rows: Sequence[Row]) -> list[Env]:
+    """Every valuation of what the rows mention and the machine does not hold itself, and of the event's parameters."""
     inside = {"state", *(var.name for var in (*_evolving(machine), *_settled(machine)))}
-    varied = {var.name: var.domain for var in _decisive(rows)} | {var.name: var.domain for var in watch.get(event, ())}
-    domains = {var.name: (_middle(var),) for var in (*machine.parameters.get(event, ()), *_all(machine, rows))} | varied
+    domains: dict[str, tuple[Value, ...]] = {
+        var.name: (_middle(var),) for var in (*machine.parameters.get(event, ()), *_all(machine, rows))
+    }
+    domains |= {var.name: var.domain for var in _decisive(rows)}
     free = {name: domain for name, domain in domains.items() if name not in inside}
     return [dict(zip(free, values, strict=True)) for values in product(*free.values())]
 

@@ -262,9 +262,7 @@ class Books(ManagerSteps):
         return retired
 
     def workspaces_cleared(self) -> None:
-        """Every library workspace is gone: streams are clean again, domains prime anew; the lock is held."""
-        for domain in self.domains.values():
-            domain.primed = False
+        """Every library workspace is gone, so that spent streams are clean again; the lock is held."""
         if self.state is ManagerState.CLOSED:
             for stream in self.spent_streams:
                 stream.close()

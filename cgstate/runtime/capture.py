@@ -44,7 +44,7 @@ class Attempt:
         pool: The pool to record into.
         stream: The capture stream.
         mode: How far other threads are kept from disturbing.
-        prime: Whether the library workspaces of the stream are still to be made.
+        prime: Whether to make the library workspaces of the stream first; not for a stream of the user's, who knows where they are.
         rounds: The most warm-up rounds.
     """
 
@@ -72,7 +72,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     caller = backend.current_stream()
     backend.keep_generator(undo)
     stream.wait(caller.record())  # inputs and weights may still be on their way
-    if attempt.prime:
+    if attempt.prime:  # each time: library handles, and so workspaces, belong to the thread
         backend.prime_workspaces(attempt.pool, stream)
     with inside, backend.recording_mode():
         mark = backend.generator_mark()

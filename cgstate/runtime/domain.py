@@ -38,11 +38,10 @@ class Domain:
     Attributes:
         capturing: How many of its entries are CAPTURING; assigned by the entry table's effects.
         stream: The capture stream, used for nothing else.
-        primed: Whether the libraries have their workspaces for `stream`, inside the pool.
         adopted: Whether a user's stream was captured on, whose workspaces may lie anywhere.
     """
 
-    __slots__ = ("adopted", "capturing", "entries", "generation", "kind", "name", "pool", "primed", "stream")
+    __slots__ = ("adopted", "capturing", "entries", "generation", "kind", "name", "pool", "stream")
 
     def __init__(self, name: str, kind: PoolKind) -> None:
         self.name = name
@@ -51,7 +50,6 @@ class Domain:
         self.capturing = 0
         self.pool: Pool | None = None
         self.stream: Stream | None = None
-        self.primed = False
         self.adopted = False
         self.generation = 0
 
@@ -74,7 +72,6 @@ class Domain:
             pool.observer = books.observer
             books.pools.append(pool)
             self.pool = pool
-            self.primed = False
         return pool
 
     def open_stream(self, books: Books) -> Stream:
@@ -84,7 +81,6 @@ class Domain:
                 self.stream = books.idle_streams.pop()
             else:
                 self.stream = books.backend.new_stream(exclusive=self.kind is PoolKind.per_entry)
-            self.primed = False
         return self.stream
 
 

@@ -401,9 +401,8 @@ class GraphManager:
             return ManagerStats(
                 components={name: record.counters.snapshot(record.live_hits) for name, record in books.components.items()},
                 reclaims=books.reclaimer.reclaims,
-                reclaimed_bytes=books.reclaimer.reclaimed_bytes,
                 flushes=books.reclaimer.flushes,
-                flushed_bytes=books.reclaimer.flushed_bytes,
+                reclaimed_bytes=books.reclaimer.flushed_bytes,
                 stalled_ns=books.reclaimer.stalled_ns,
             )
 

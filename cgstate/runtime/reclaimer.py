@@ -46,7 +46,7 @@ class Retired:
 class Reclaimer:
     """The retired recordings of one manager. `queue` and the counts are guarded by the device's lock."""
 
-    __slots__ = ("books", "flushed_bytes", "flushes", "queue", "reclaimed_bytes", "reclaims", "stalled_ns")
+    __slots__ = ("books", "flushed_bytes", "flushes", "queue", "reclaims", "stalled_ns")
 
     def __init__(self, books: Books) -> None:
         self.books = books
@@ -54,7 +54,6 @@ class Reclaimer:
         self.reclaims = 0
         self.flushes = 0
         self.flushed_bytes = 0
-        self.reclaimed_bytes = 0
         self.stalled_ns = 0
 
     def retire(self, entry: Entry, pool: Pool, graph: Graph | None, keep: object) -> None:
@@ -102,16 +101,16 @@ class Reclaimer:
                 return  # done, or what is left is leased and goes with the lease
 
     def drop_pools(self) -> None:
-        """Give back the pools that retired and hold no recording any more.
+        """Give back the pools that retired and hold no recording any more; nothing if there are none.
 
-        Done before captures, so that the peak is the larger of old and new, and whenever bytes are asked for. May wait for the
-        device and stall other threads' launches (fact S3); the time is counted.
+        Done before captures, so that the peak is the larger of old and new. Waits for the device and stalls other threads' launches
+        (fact S3); the time is counted.
         """
-        self._quietly(lambda: 0)
+        self._give_back(always=False)
 
     def flush(self) -> int:
-        """`drop_pools`, then return what the allocator caches to the device; the bytes returned by that. Waits for the device."""
-        return self._quietly(self.books.backend.flush)
+        """`drop_pools`, and return all that the allocator caches to the device in any case; the bytes returned."""
+        return self._give_back(always=True)
 
     def let_go(self) -> None:
         """The device is lost: forget everything without touching it. Backends keep what must not be freed then (fact F7)."""
@@ -124,14 +123,12 @@ class Reclaimer:
             except Exception:
                 log.exception("letting go of pool %s failed; going on", pool.name)
 
-    def _quietly(self, then: Callable[[], int]) -> int:
-        """Drop pools and go on with ``then`` while no capture is open."""
-        books = self.books
-        gate = books.gate
+    def _give_back(self, *, always: bool) -> int:
+        books, gate = self.books, self.books.gate
         with gate.lock:
             gone = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
             uncleared = any(pool.state is PoolState.GONE for pool in books.pools)
-            if then is not books.backend.flush and not gone and not uncleared:
+            if not (always or gone or uncleared):
                 return 0
             while not gate.free or gate.destroying:
                 if not gate.free and gate.holder == books.thread_id():
@@ -145,11 +142,10 @@ class Reclaimer:
                 with gate.lock:
                     books.workspaces_cleared()
             self._drop(gone)
-            returned = then()
-            with gate.lock:
-                books.pools = [pool for pool in books.pools if pool.state is not PoolState.GONE or pool.measure()]
+            returned = books.backend.flush()
         finally:
             with gate.lock:
+                books.pools = [pool for pool in books.pools if pool.state is not PoolState.GONE or pool.measure()]
                 gate.destroying -= 1
                 self.flushes += 1
                 self.flushed_bytes += returned
@@ -161,7 +157,6 @@ class Reclaimer:
         """End retired pools, going on past whatever raises."""
         books = self.books
         for pool in pools:
-            before = pool.charged
             with books.gate.lock:
                 if pool.state is not PoolState.RETIRED or pool.graphs:
                     continue  # another thread was faster
@@ -169,7 +164,6 @@ class Reclaimer:
                 domain = pool.domain
                 if domain.pool is pool:
                     domain.pool = None
-                    domain.primed = False
                     if domain.kind is PoolKind.per_entry and domain.stream is not None:
                         # Its library workspace may still be keyed by this handle: used again only after a clear (W3, W5).
                         books.spent_streams.append(domain.stream)
@@ -179,8 +173,6 @@ class Reclaimer:
                 pool.handle.drop()
             except Exception:
                 log.exception("dropping pool %s failed; going on", pool.name)
-            with books.gate.lock:
-                self.reclaimed_bytes += before - pool.measure()
 
     def _take(self) -> list[Retired]:
         """Step the entries of whatever may go now, and keep captures out until `_destroy` is done; the lock is held."""

@@ -117,17 +117,15 @@ class ManagerStats:
     Attributes:
         components: By component id.
         reclaims: Recordings destroyed.
-        reclaimed_bytes: Bytes that retired pools gave back.
-        flushes: Times that cached memory was returned to the device.
-        flushed_bytes: Bytes returned by them.
+        flushes: Times that retired pools and cached memory were returned to the device.
+        reclaimed_bytes: Bytes returned by them.
         stalled_ns: Time spent in them, during which other threads' launches wait (fact S3), nanoseconds.
     """
 
     components: Mapping[str, ComponentStats]
     reclaims: int
-    reclaimed_bytes: int
     flushes: int
-    flushed_bytes: int
+    reclaimed_bytes: int
     stalled_ns: int
 
 

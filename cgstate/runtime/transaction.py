@@ -129,7 +129,7 @@ class Transaction:
                 pool.handle,
                 stream,
                 books.capture_error_mode,
-                prime=not pool.domain.primed and not pool.domain.adopted,
+                prime=not pool.domain.adopted,
                 rounds=books.warmup_rounds,
             )
             recording = record(attempt, make, inside(), undo)
@@ -150,7 +150,6 @@ class Transaction:
             entry.capture_end()
             pool.end()
             pool.measure()
-            pool.domain.primed = True
             pool.turn.disturb(stream.record())
             self.captured.append(Captured(entry, recording, buffers))
             self._release_gate()

@@ -18,7 +18,7 @@ import torch
 from cgstate.backends.base import CaptureErrorMode
 from cgstate.backends.cuda import CudaBackend
 from cgstate.backends.cuda.graphs import CudaGraph
-from cgstate.backends.cuda.pools import CudaPool
+from cgstate.backends.cuda.pools import CudaPool, workspaces_of
 from cgstate.backends.cuda.streams import CudaStream
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureActive, ConfigError, PoolRetired
@@ -538,7 +538,7 @@ def test_a_workspace_from_elsewhere_is_never_cleared_under_a_pool(backend: CudaB
     with backend.on_stream(stream):
         torch.mm(x, x) if library == "cublas" else torch.nn.functional.linear(x, x, x[0])
     backend.prime_workspaces(pool, stream)
-    assert library in {place[-1] for place in pool.outside}
+    assert library in {workspace[-1] for workspace, born_inside in workspaces_of[pool.id].items() if not born_inside}
     assert not backend.clear_workspaces()
     pool.drop()
     assert backend.clear_workspaces()

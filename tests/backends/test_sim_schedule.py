@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from cgstate.backends.base import CaptureErrorMode
-from cgstate.backends.sim import Drawn, SimDevice, SimGraph, SimStream, captured
+from cgstate.backends.sim import Drawn, SimDevice, SimGraph, SimStream, SimTensor, captured, kernels
 from cgstate.backends.sim.errors import (
     CAPTURE_INVALIDATED,
     CAPTURE_MERGE,
@@ -167,6 +167,33 @@ def test_the_current_stream_does_not_follow_a_context_into_another_thread(device
         thread.start()
         thread.join()
     assert handles == [0, 0]
+
+
+def test_threads_with_pools_and_streams_of_their_own_do_not_disturb_each_other() -> None:
+    """Launches, replays, copies, reads and frees of four threads at once, on a device that may be ahead."""
+    device = SimDevice(schedule=Drawn(Random(0)))
+    rounds = 50
+    right: list[float] = []
+
+    def serve(stream: SimStream, graph: SimGraph, x: SimTensor, out: SimTensor, base: float) -> None:
+        with device.on_stream(stream):
+            for turn in range(rounds):
+                x.fill_(base + turn)
+                graph.replay()
+                if out.clone().tolist() == [2 * (base + turn)] * 8:
+                    right.append(base + turn)
+
+    threads = []
+    for base in (0.0, 1000.0, 2000.0, 3000.0):
+        x, stream = device.zeros(8), device.new_stream(exclusive=True)
+        graph, out = captured(device, partial(kernels.scale, x, 2.0), stream)
+        threads.append(Thread(target=serve, args=(stream, graph, x, out, base)))
+    device.synchronize()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(right) == 4 * rounds
 
 
 def test_a_closed_stream_finishes_its_work_and_takes_no_more(device: SimDevice) -> None:

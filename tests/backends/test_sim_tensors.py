@@ -110,6 +110,15 @@ def test_a_matmul_of_more_rows_equals_one_of_fewer_bit_for_bit(device: SimDevice
     assert kernels.matmul(a.narrow(0, 0, 3), b).tolist() == whole[:3]
 
 
+def test_a_matmul_of_more_terms_that_are_zero_equals_one_without_them_bit_for_bit(device: SimDevice) -> None:
+    rows, columns = matrix(1, 4, 11), matrix(2, 11, 4)
+    exact = kernels.matmul(device.tensor(rows), device.tensor(columns))
+    for padding in range(1, 6):
+        wider = [row + [0.0] * padding for row in rows]
+        taller = columns + [[1.0] * 4] * padding
+        assert kernels.matmul(device.tensor(wider), device.tensor(taller)).tolist() == exact.tolist()
+
+
 def test_matmul_refuses_shapes_that_do_not_fit(device: SimDevice) -> None:
     with pytest.raises(ValueError, match="matmul"):
         kernels.matmul(device.zeros(2, 3), device.zeros(2, 3))

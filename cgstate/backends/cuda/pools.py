@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
-from weakref import WeakSet
 
 import torch
 
@@ -42,8 +41,6 @@ class CudaPool:
         anchor: The anchor graph, once recorded.
         dropped: Whether `drop` was called.
         spoiled: Whether a failed capture could not be repaired, so that the pool cannot record any more.
-        inside: The library workspaces that were born in the pool.
-        outside: Those that were there before, somewhere else; while there are any, workspaces must not be cleared.
     """
 
     def __init__(self, index: int) -> None:
@@ -55,9 +52,6 @@ class CudaPool:
         self.anchor: torch.cuda.CUDAGraph | None = None
         self.dropped = False
         self.spoiled = False
-        self.inside: set[Workspace] = set()
-        self.outside: set[Workspace] = set()
-        live_pools.add(self)
 
     def __repr__(self) -> str:
         return f"<CudaPool {self.id} of cuda:{self.index}>"
@@ -81,7 +75,7 @@ class CudaPool:
         """As `base.MemoryPool.drop`. Does not wait for the device."""
         if not self.dropped:
             self.dropped = True
-            live_pools.discard(self)
+            workspaces_of.pop(self.id, None)
             dropped_ids[self.index].add(self.id)
             quiet.when_quiet(self._let_go)
 
@@ -127,8 +121,8 @@ class ForeignPool:
 
 AnyPool: TypeAlias = CudaPool | ForeignPool
 
-live_pools: WeakSet[CudaPool] = WeakSet()
-"""The pools of ours that are not dropped, of every manager and device."""
+workspaces_of: dict[PoolId, dict[Workspace, bool]] = {}
+"""The library workspaces of each live pool of ours, and whether each was born in the pool. Kept by `workspaces`."""
 
 dropped_ids: dict[int, set[PoolId]] = defaultdict(set)
 """Ids of dropped pools that may still hold cached memory, by device."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 import torch
 from torch.nn.functional import linear
 
-from cgstate.backends.cuda.pools import AnyPool, CudaPool, Workspace, allocated_on, live_pools
+from cgstate.backends.cuda.pools import AnyPool, CudaPool, allocated_on, workspaces_of
 from cgstate.backends.cuda.quiet import quiet
 from cgstate.backends.cuda.streams import CudaStream
 from cgstate.errors import CaptureActive
@@ -48,15 +48,10 @@ def prime(pool: AnyPool, stream: CudaStream) -> None:
             use(torch.device("cuda", index))
             grown = allocated_on(pool.id, index, stream.handle) > before
             if isinstance(pool, CudaPool):
-                _note(pool, (threading.get_ident(), stream.handle, library), grown)
-
-
-def _note(pool: CudaPool, workspace: Workspace, grown: bool) -> None:
-    """Remember where a workspace is. A library that was told to keep none counts as having it outside: the safe side."""
-    if grown:
-        pool.inside.add(workspace)
-    elif workspace not in pool.inside:
-        pool.outside.add(workspace)
+                # A library that was told to keep none counts as having it outside: the safe side.
+                known = workspaces_of.setdefault(pool.id, {})
+                workspace = threading.get_ident(), stream.handle, library
+                known[workspace] = grown or known.get(workspace, False)
 
 
 def clear(index: int) -> bool:
@@ -66,12 +61,11 @@ def clear(index: int) -> bool:
     been made somewhere else before: its graphs would write into memory that is somebody else's by then (fact W3).
     """
     call = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if call is None or any(pool.outside for pool in live_pools):
+    if call is None or not all(born_inside for known in list(workspaces_of.values()) for born_inside in list(known.values())):
         return False
     with torch.cuda.device(index):
         call()
-    for pool in live_pools:
-        pool.inside.clear()
+    workspaces_of.clear()
     return True
 
 

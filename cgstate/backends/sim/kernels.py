@@ -1,8 +1,8 @@
 """Kernels: what a small model needs, in pure Python, exactly the same eagerly and in a replay.
 
 For users and tests. Every function queues (or records) its kernels on the current stream and returns a new tensor. Sums run in a
-fixed order that does not depend on how many rows there are, so a padded call equals the unpadded one bit for bit where the
-padding is zeros or masked. Second operands are broadcast along leading dimensions.
+fixed order that more rows, or more terms that are zero, do not change: a padded call equals the unpadded one bit for bit where
+the padding is zeros or masked. Second operands are broadcast along leading dimensions.
 """
 
 from __future__ import annotations
@@ -158,16 +158,16 @@ def _conv_transpose1d(
 
 
 def _matmul_partial(rows: int, inner: int, columns: int, a: Values, b: Values) -> tuple[Values, Values]:
-    half = inner // 2
-    heads = [b[c : half * columns : columns] for c in range(columns)]
-    tails = [b[half * columns + c :: columns] for c in range(columns)]
+    # Every other term each, not one half each: a longer sum that ends in zeros then adds up the same way.
+    evens = [b[c :: 2 * columns] for c in range(columns)]
+    odds = [b[columns + c :: 2 * columns] for c in range(columns)]
     first: Values = []
     second: Values = []
     for r in range(rows):
         row = a[r * inner : (r + 1) * inner]
-        head, tail = row[:half], row[half:]
-        first += [sum(map(_times, head, column)) for column in heads]
-        second += [sum(map(_times, tail, column)) for column in tails]
+        even, odd = row[::2], row[1::2]
+        first += [sum(map(_times, even, column)) for column in evens]
+        second += [sum(map(_times, odd, column)) for column in odds]
     return first, second
 
 

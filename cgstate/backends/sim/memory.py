@@ -16,15 +16,18 @@ from typing import TypeAlias
 ITEM_BYTES = 8
 SCALE = 1024
 
-SMALL_LIMIT = 1 * 1024 // ITEM_BYTES
+_MIB = 1024 * 1024 // SCALE // ITEM_BYTES
+"""Cells that stand for a MiB of the real device."""
+
+SMALL_LIMIT = 1 * _MIB
 """Cells up to which an allocation is a small one."""
-SMALL_SEGMENT = 2 * 1024 // ITEM_BYTES
+SMALL_SEGMENT = 2 * _MIB
 """Cells of a segment for small allocations."""
-LARGE_SEGMENT = 20 * 1024 // ITEM_BYTES
+LARGE_SEGMENT = 20 * _MIB
 """Cells of a segment for large allocations that do not get a segment of their own."""
-OWN_SEGMENT_LIMIT = 10 * 1024 // ITEM_BYTES
+OWN_SEGMENT_LIMIT = 10 * _MIB
 """Cells from which a large allocation gets a segment of its own."""
-SEGMENT_ROUND = 2 * 1024 // ITEM_BYTES
+SEGMENT_ROUND = 2 * _MIB
 """Granule of a segment of one's own."""
 
 POISON = float("nan")
