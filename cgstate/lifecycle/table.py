@@ -122,7 +122,7 @@ class Machine:
         return self._index.get((state, event), ())
 
     def fingerprint(self) -> str:
-        """SHA-256 over everything that gives the table its meaning; docs and order of overlaps are left out."""
+        """SHA-256 over everything that gives the table its meaning; docs are left out."""
         digest = hashlib.sha256()
         for line in self._meaning():
             digest.update(line.encode())
@@ -138,3 +138,4 @@ class Machine:
             guards = " & ".join(f"{g.name}: {python(g.expr, names)} -> {g.refusal.__name__}" for g in row.guards)
             effects = "; ".join(f"{e.var.name} := {python(e.expr, names)}" for e in row.effects)
             yield f"{row.label} | {guards} | {effects}"
+        yield from sorted(f"overlap {' and '.join(sorted(pair))}" for pair in self.overlaps)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cgstate.errors import IllegalTransition
-from cgstate.lifecycle import COMPONENT, ENTRY, Machine, engine, generate
+from cgstate.lifecycle import Machine, engine, generate
 from cgstate.lifecycle.engine import Env
 from cgstate.lifecycle.explore import Edge, Exploration
 from cgstate.lifecycle.expr import Value
@@ -137,10 +137,6 @@ def test_questions_are_answered_as_the_event_would_be(subject: Subject, explorat
             answer = attrgetter(f"may_{edge.event.value}")(subject.entity)(**subject.parameters(edge))
             assert answer == (edge.row is not None)
             assert subject.variables() == before
-
-
-def test_every_question_belongs_to_a_machine() -> None:
-    assert set(generate.QUESTIONS) <= {event for machine in (ENTRY, COMPONENT) for event in machine.events}
 
 
 def test_an_entity_must_name_itself() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -87,4 +88,4 @@ def test_the_differential_test_would_notice_a_difference() -> None:
 
 def test_transitions_is_imported_only_when_a_view_is_made() -> None:
     code = "import sys, cgstate.lifecycle.view, cgstate.lifecycle.rules; sys.exit('transitions' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
