@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
@@ -107,8 +107,7 @@ class Routine(ABC, Generic[P, R, D, B]):
 class _Tensor(Protocol):
     """The few tensor methods that bucketing needs; torch tensors and simulated tensors have them."""
 
-    @property
-    def shape(self) -> Sequence[int]: ...
+    def size(self, dim: int, /) -> int: ...
     def narrow(self, dim: int, start: int, length: int, /) -> _Tensor: ...
     def copy_(self, source: _Tensor, /) -> object: ...
     def zero_(self) -> object: ...
@@ -150,7 +149,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self.output_dim = output_dim
         self.output_scale = output_scale
         self.max_size = max_size
-        self._sorted: tuple[frozenset[int], list[int]] = (frozenset(), [])
+        self._resolved: tuple[frozenset[int], dict[int, Resolution[int]]] = (frozenset(), {})
 
     def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the module as it is."""
@@ -158,19 +157,20 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
         """The smallest available size that holds the call; keyword arguments never hit, they would be baked in."""
-        size = self.size_of(args)
+        size: int = args[0].size(self.dim)  # type: ignore[attr-defined]  # a tensor; no cast on the hot path
         if kwargs:
             return Resolution((size, *sorted(kwargs)), None)
-        snapshot, ordered = self._sorted
+        snapshot, resolved = self._resolved
         if snapshot is not available:
-            ordered = sorted(available)
-            self._sorted = available, ordered
-        position = bisect_left(ordered, size)
-        return Resolution(size, ordered[position] if position < len(ordered) else None)
-
-    def size_of(self, args: tuple[object, ...]) -> int:
-        """Size of the bucketed dimension of the first argument."""
-        return cast(_Tensor, args[0]).shape[self.dim]
+            resolved = {}
+            self._resolved = available, resolved
+        resolution = resolved.get(size)
+        if resolution is None:
+            fitting = [bucket for bucket in available if bucket >= size]
+            resolution = Resolution(size, min(fitting) if fitting else None)
+            if fitting:  # so that the memory stays bounded by the largest bucket
+                resolved[size] = resolution
+        return resolution
 
     def make_lazy_descriptor(self, runtime_key: Hashable) -> int | None:
         """The smallest allowed size that holds the missed one."""
@@ -204,8 +204,11 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
     def copy_runtime_inputs(self, descriptor: int, buffers: tuple[object, ...], *args: P.args, **kwargs: P.kwargs) -> None:
         """Copy the call's inputs to the front of the static ones and zero the rest."""
         dim = self.dim
-        for buffer, value in zip(cast("tuple[_Tensor, ...]", buffers), cast("tuple[_Tensor, ...]", args), strict=True):
-            size = value.shape[dim]
+        if len(args) != len(buffers):
+            raise TypeError(f"{len(buffers)} tensors are needed, not {len(args)}")
+        tensors: Iterable[tuple[_Tensor, _Tensor]] = zip(buffers, args)  # type: ignore[arg-type]  # noqa: B905 - compared above
+        for buffer, value in tensors:
+            size = value.size(dim)
             if size == descriptor:
                 buffer.copy_(value)
             else:
@@ -216,9 +219,9 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self, descriptor: int, buffers: tuple[object, ...], output: object, *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Trim every output tensor to the call's own size."""
-        size = self.size_of(args)
+        size: int = args[0].size(self.dim)  # type: ignore[attr-defined]  # as in `resolve_runtime`
         if self.output_dim is None or size == descriptor:
-            return cast(R, output)
+            return output  # type: ignore[return-value]  # the recorded call's own answer
         return cast(R, self._trim(output, size * self.output_scale))
 
     def _trim(self, output: object, length: int) -> object:

@@ -67,31 +67,41 @@ class Exploration:
 
 
 def explore(machine: Machine, reviewed: Machine | None = None) -> Exploration:
-    """Walk the machine breadth first from every way it can be born.
+    """The whole of `walk`, kept."""
+    edges = tuple(walk(machine, reviewed))
+    names = _names(machine)
+    nodes = {tuple([edge.env[name] for name in names]): None for edge in edges}
+    return Exploration(
+        machine,
+        nodes=tuple(dict(zip(names, values, strict=True)) for values in nodes),
+        edges=edges,
+        births=tuple(_births(machine)),
+    )
+
+
+def walk(machine: Machine, reviewed: Machine | None = None) -> Iterator[Edge]:
+    """Every edge, breadth first from every way in which an entity can be born.
 
     Args:
         machine: The machine.
         reviewed: For a mutant, the machine that it was made from, whose rows' variables are inputs as well: otherwise a dropped
             guard would take its variable out of the exploration, and nothing could notice.
     """
-    names = ("state", *(var.name for var in (*_evolving(machine), *_settled(machine))))
+    names = _names(machine)
     numbers = [var for var in _evolving(machine) if isinstance(var.domain[0], int)]
     situations = _Situations(machine, reviewed)
-    births = tuple(_births(machine, names))
-    found = {tuple(node.values()): node for node in births}
-    edges: list[Edge] = []
-    queue = list(births)
+    queue = list(_births(machine))
+    found = {tuple(node.values()) for node in queue}
     for node in queue:
         for event in machine.events:
             for valuation, rows in situations.of(node, event):
                 env = {**node, **valuation}
                 after = engine.apply(machine, rows[0], env) if rows else env
-                edges.append(Edge(env, event, rows, after))
+                yield Edge(env, event, rows, after)
                 key = tuple([after[name] for name in names])
                 if rows and key not in found and all(after[var.name] in var.domain for var in numbers):
-                    found[key] = dict(zip(names, key, strict=True))
-                    queue.append(found[key])
-    return Exploration(machine, tuple(found.values()), tuple(edges), births)
+                    found.add(key)
+                    queue.append(dict(zip(names, key, strict=True)))
 
 
 class _Situations:
@@ -142,17 +152,22 @@ def _settled(machine: Machine) -> list[Var]:
     return [var for var, _ in machine.own if var.name not in changing]
 
 
-def _births(machine: Machine, names: tuple[str, ...]) -> Iterator[Env]:
+def _names(machine: Machine) -> tuple[str, ...]:
+    """What makes a node: the state, then the own variables but those that other machines move."""
+    return ("state", *(var.name for var in (*_evolving(machine), *_settled(machine))))
+
+
+def _births(machine: Machine) -> Iterator[Env]:
     first = engine.initial(machine)
     settled = _settled(machine)
     for values in product(*(var.domain for var in settled)):
         born = first | dict(zip((var.name for var in settled), values, strict=True))
-        yield {name: born[name] for name in names}
+        yield {name: born[name] for name in _names(machine)}
 
 
 def _inputs(machine: Machine, event: StrEnum, rows: Sequence[Row]) -> list[Env]:
     """Every valuation of what the rows mention and the machine does not hold itself, and of the event's parameters."""
-    inside = {"state", *(var.name for var in (*_evolving(machine), *_settled(machine)))}
+    inside = _names(machine)
     domains: dict[str, tuple[Value, ...]] = {
         var.name: (_middle(var),) for var in (*machine.parameters.get(event, ()), *_all(machine, rows))
     }

@@ -190,13 +190,13 @@ def _number(value: Value) -> int:
     raise TypeError(f"a number is needed, not {value!r}")
 
 
-def python(expr: Expr, parameters: frozenset[str] = frozenset()) -> str:
-    """The tree as Python source; own and related variables hang on ``self``, event parameters stand alone."""
+def python(expr: Expr, parameters: frozenset[str] = frozenset(), root: str = "self") -> str:
+    """The tree as Python source; own and related variables hang on ``root``, event parameters stand alone."""
 
     def walk(tree: Expr) -> str:
         match node(tree):
             case Var(name):
-                return name if name in parameters else f"self.{name}"
+                return name if name in parameters else f"{root}.{name}"
             case Lit(value):
                 return constant(value)
             case Not(Eq(left, Lit(StrEnum() as value))):

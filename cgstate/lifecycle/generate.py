@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 
-from cgstate.lifecycle.expr import Add, Among, And, Eq, Expr, Lit, Lt, Not, Or, Var, constant, node, python
-from cgstate.lifecycle.states import EntryEvent
+from cgstate.lifecycle.expr import Add, Among, And, Eq, Expr, Lit, Lt, Not, Or, Var, constant, node, python, variables
+from cgstate.lifecycle.states import ComponentEvent, EntryEvent, EntryState
 from cgstate.lifecycle.table import Machine, Row, Set
-from cgstate.lifecycle.tables import MACHINES, table_hash
+from cgstate.lifecycle.tables import COMPONENT, ENTRY, MACHINES, table_hash
 
 QUESTIONS = frozenset({EntryEvent.acquire, EntryEvent.bind, EntryEvent.capture_begin, EntryEvent.evict})
 """Events that the runtime asks about before it fires them: one row a source, so the answer is that row's guards."""
@@ -76,6 +76,7 @@ def source() -> str:
     for machine in MACHINES:
         lines.extend(_relations(machine))
         lines.extend(_class(machine))
+    lines.extend(_shortcuts())
     return "\n".join(lines) + "\n"
 
 
@@ -128,12 +129,12 @@ def _relations(machine: Machine) -> Iterator[str]:
         if owner:
             owners.setdefault(owner, []).append(Var(attribute, var.domain, var.doc))
     assigned = _assigned(machine)
-    for owner, variables in owners.items():
+    for owner, attributes in owners.items():
         yield ""
         yield ""
         yield f"class {machine.name.title()}{owner.title()}(Protocol):"
         yield f'    """What the {machine.name} table reads and assigns of the {owner}."""'
-        for var in variables:
+        for var in attributes:
             yield ""
             if f"{owner}.{var.name}" in assigned:
                 yield f"    {var.name}: {_type(var)}"
@@ -262,22 +263,77 @@ def _spread(before: str, guards: list[str], after: str) -> Iterator[str]:
     yield f"{pad}){after}"
 
 
-def _assignments(row: Row, names: frozenset[str]) -> Iterator[str]:
+def _assignments(row: Row, names: frozenset[str], root: str = "self") -> Iterator[str]:
     # The state comes last: effects read the values from before the step, the state among them.
     for effect in row.effects:
-        yield _assignment(effect, names)
+        yield _assignment(effect, names, root)
     if not isinstance(row.target, Var):
         if (row.target,) != row.sources:
-            yield f"self.state = {constant(row.target)}"
+            yield f"{root}.state = {constant(row.target)}"
     elif row.target.name != "state":
-        yield f"self.state = self.{row.target.name}"
+        yield f"{root}.state = {root}.{row.target.name}"
 
 
-def _assignment(effect: Set, names: frozenset[str]) -> str:
+def _assignment(effect: Set, names: frozenset[str], root: str) -> str:
     if isinstance(effect.expr, Add) and effect.expr.operand == effect.var:
         sign = "+" if effect.expr.number >= 0 else "-"
-        return f"self.{effect.var.name} {sign}= {abs(effect.expr.number)}"
-    return f"self.{effect.var.name} = {python(effect.expr, names)}"
+        return f"{root}.{effect.var.name} {sign}= {abs(effect.expr.number)}"
+    return f"{root}.{effect.var.name} = {python(effect.expr, names, root)}"
+
+
+# -- shortcuts: the rows of an undisturbed replay, for the hot path ------------------------------------------------------
+
+
+def _row(machine: Machine, event: StrEnum, source: StrEnum, target: StrEnum) -> Row:
+    (row,) = (row for row in machine.rows_for(source, event) if row.target == target)
+    return row
+
+
+def _facts(row: Row, root: str, given: frozenset[str] = frozenset()) -> list[str]:
+    """The row's guards as source, but for those that are only about facts that are given to be in its favour."""
+    return [python(guard.expr, root=root) for guard in row.guards if not {var.name for var in variables(guard.expr)} <= given]
+
+
+def _shortcuts() -> Iterator[str]:
+    bound, replaying = EntryState.BOUND, EntryState.REPLAYING
+    acquire = _row(ENTRY, EntryEvent.acquire, bound, replaying)
+    release = _row(ENTRY, EntryEvent.release, replaying, bound)
+    first = _row(COMPONENT, ComponentEvent.first_lease, bound, replaying)
+    last = _row(COMPONENT, ComponentEvent.last_release, replaying, bound)
+    not_capturing = frozenset({"stream_capturing"})
+    ready = [f"entry.state is {constant(bound)}", *_facts(acquire, "entry", not_capturing)]
+    back = [f"entry.state is {constant(replaying)}", *_facts(release, "entry")]
+    yield ""
+    yield ""
+    yield "def is_ready(entry: EntrySteps) -> bool:"
+    yield '    """Whether `acquire` would take an idle entry, on a stream that is not capturing."""'
+    yield from _spread("    return ", ready, "")
+    yield ""
+    yield ""
+    yield "def lend(entry: EntrySteps, component: ComponentSteps) -> bool:"
+    yield '    """`acquire` on an idle entry and `first_lease` on its component, in one; tells no observer.'
+    yield ""
+    yield "    False, with nothing changed, where that is not the row to take."
+    yield '    """'
+    yield from _spread("    if ", ready, ":")
+    yield from (f"        {line}" for line in _assignments(acquire, frozenset(), "entry"))
+    yield from _spread("        if ", [f"component.state is {constant(bound)}", *_facts(first, "component")], ":")
+    yield from (f"            {line}" for line in _assignments(first, frozenset(), "component"))
+    yield "        return True"
+    yield "    return False"
+    yield ""
+    yield ""
+    yield "def take_back(entry: EntrySteps, component: ComponentSteps) -> bool:"
+    yield '    """`release` to idle and `last_release` to bound, in one; tells no observer.'
+    yield ""
+    yield "    False, with nothing changed, where that is not the row to take."
+    yield '    """'
+    yield from _spread("    if ", back, ":")
+    yield from (f"        {line}" for line in _assignments(release, frozenset(), "entry"))
+    yield from _spread("        if ", [f"component.state is {constant(replaying)}", *_facts(last, "component")], ":")
+    yield from (f"            {line}" for line in _assignments(last, frozenset(), "component"))
+    yield "        return True"
+    yield "    return False"
 
 
 if __name__ == "__main__":

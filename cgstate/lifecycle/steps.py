@@ -920,3 +920,48 @@ class ManagerSteps(Steps):
     def _refuse(self, event: ManagerEvent, parameters: dict[str, Value]) -> NoReturn:
         env = observe(MANAGER, self, event, parameters)
         raise refusal(MANAGER, env, event, self.name)
+
+
+def is_ready(entry: EntrySteps) -> bool:
+    """Whether `acquire` would take an idle entry, on a stream that is not capturing."""
+    return (
+        entry.state is EntryState_BOUND
+        and entry.manager.serving
+        and entry.component.resident
+        and entry.noted == entry.component.epoch
+    )
+
+
+def lend(entry: EntrySteps, component: ComponentSteps) -> bool:
+    """`acquire` on an idle entry and `first_lease` on its component, in one; tells no observer.
+
+    False, with nothing changed, where that is not the row to take.
+    """
+    if (
+        entry.state is EntryState_BOUND
+        and entry.manager.serving
+        and entry.component.resident
+        and entry.noted == entry.component.epoch
+    ):
+        entry.leases += 1
+        entry.component.leased += 1
+        entry.state = EntryState_REPLAYING
+        if component.state is EntryState_BOUND and component.leased > 0:
+            component.state = EntryState_REPLAYING
+        return True
+    return False
+
+
+def take_back(entry: EntrySteps, component: ComponentSteps) -> bool:
+    """`release` to idle and `last_release` to bound, in one; tells no observer.
+
+    False, with nothing changed, where that is not the row to take.
+    """
+    if entry.state is EntryState_REPLAYING and entry.leases == 1 and not entry.retiring and not entry.failed:
+        entry.leases = 0
+        entry.component.leased -= 1
+        entry.state = EntryState_BOUND
+        if component.state is EntryState_REPLAYING and component.leased == 0 and (component.bound > 0 or component.pure_lazy):
+            component.state = EntryState_BOUND
+        return True
+    return False

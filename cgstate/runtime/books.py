@@ -300,9 +300,9 @@ class Books(ManagerSteps):
     # -- after every operation ----------------------------------------------------------------------------------------
 
     @property
-    def unsettled(self) -> bool:
-        """Whether `settle` would find something to do; a quick look without the lock."""
-        return bool(self.reclaimer.queue) or self.audit is not None or bool(self.gate.dropped)
+    def unsettled(self) -> object:
+        """Whether `settle` would find something to do, as truth; a quick look without the lock."""
+        return self.reclaimer.queue or self.gate.dropped or self.audit
 
     def settle(self) -> None:
         """Reclaim what can be reclaimed now, and check if asked to. Called without the lock."""

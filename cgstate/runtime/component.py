@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import StrEnum, auto
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from cgstate.errors import ConfigError
 from cgstate.lifecycle.states import ManagerState
@@ -74,7 +74,7 @@ class _Declaration(Generic[P, R]):
         self.collective = collective
         self.concurrent_leases = concurrent_leases
         self.descriptors: tuple[D, ...] = _ordered(component_id, list(descriptors), capture_order_key)
-        self._invoke: Callable[..., object] = self._eagerly
+        self._invoke: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._eagerly
         self._caller: Caller | None = None
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class _Declaration(Generic[P, R]):
         """Whether a manager that is not closed has the component."""
         return self._caller is not None and self._caller.record.manager.state is not ManagerState.CLOSED
 
-    def _eagerly(self, *args: P.args, **kwargs: P.kwargs) -> object:
+    def _eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         answer = self.routine.eager_call(*args, **kwargs)
         return answer if self._clone else LeasedOutput.own(answer)
 
@@ -140,7 +140,8 @@ class Component(_Declaration[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What eager would return, by a graph where one serves."""
-        return cast(R, self._invoke(*args, **kwargs))
+        answer: R = self._invoke(args, kwargs)
+        return answer
 
 
 class LeasedComponent(_Declaration[P, R]):
@@ -150,7 +151,8 @@ class LeasedComponent(_Declaration[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> LeasedOutput[R]:
         """What eager would return, wrapped; read or copy it before the next replay of its pool."""
-        return cast("LeasedOutput[R]", self._invoke(*args, **kwargs))
+        answer: LeasedOutput[R] = self._invoke(args, kwargs)
+        return answer
 
 
 def _ordered(component_id: str, descriptors: Sequence[D], key: Callable[[D], Any] | None) -> tuple[D, ...]:

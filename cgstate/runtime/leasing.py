@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Self
 
 from cgstate.errors import CaptureActive, IllegalTransition, ManagerClosed, ManagerPoisoned, OutputExpired
 from cgstate.lifecycle.states import FailureKind, ManagerState
-from cgstate.lifecycle.steps import EntryState_BOUND, EntryState_EVICTED, EntryState_FAILED, EntryState_REPLAYING
+from cgstate.lifecycle.steps import (
+    EntryState_BOUND,
+    EntryState_EVICTED,
+    EntryState_FAILED,
+    EntryState_REPLAYING,
+    lend,
+    take_back,
+)
 
 if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
@@ -30,13 +37,17 @@ class Lease:
     def __enter__(self) -> Self:
         entry = self.entry
         books = entry.manager
-        thread = books.thread_id()
         if self.thread:
             raise IllegalTransition("entry", entry.name, entry.state, "acquire", "this lease is not held already")
-        with entry.lock:
-            acquire(entry, thread)
+        thread = books.thread_id()
+        entry.take_lock()
+        try:
+            if not (entry.fast and entry.gate.free and lend(entry, entry.component)):
+                acquire(entry, thread)
             self.thread = thread
             books.held_leases.add(self)
+        finally:
+            entry.give_lock()
         return self
 
     def replay(self) -> None:
@@ -68,10 +79,13 @@ class Lease:
         if self.thread:  # a failed launch has ended the lease already
             entry = self.entry
             books = entry.manager
-            with entry.lock:
+            entry.take_lock()
+            try:
                 self.thread = 0
                 books.held_leases.discard(self)
                 release(entry)
+            finally:
+                entry.give_lock()
             if books.unsettled:
                 books.settle()
 
@@ -125,6 +139,10 @@ def sharpen(entry: Entry, refusal: IllegalTransition) -> IllegalTransition:
 
 def release(entry: Entry) -> None:
     """Give a lease back, with the lock held. The caller settles the reclaimer afterwards, without the lock."""
+    if entry.fast and take_back(entry, entry.component):
+        if entry.gate.waiting:
+            entry.gate.changed.notify_all()
+        return
     entry.release()
     ended(entry)
 
