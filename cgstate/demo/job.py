@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Generic, TypeVar
 
+from cgstate.backends.base import Footprint
 from cgstate.demo.vocoder import HOP, MAX_EXTRA_GRAPHS, MAX_FRAMES, PAD, TOLERANCE, VOCABULARY, Parts, Vocoder
 from cgstate.errors import CaptureFailed
 from cgstate.runtime.domain import Isolation
@@ -136,7 +137,7 @@ class Story(Generic[T]):
         before = backend.footprint()
         estimate = self._manager.profile_memory()
         after = backend.footprint()
-        clean = (before.stream, before.generator, before.pools) == (after.stream, after.generator, after.pools)
+        clean = self._as_before(before, after)
         self._note(
             "profiled in a throwaway pool",
             "pools, stream and random numbers are as before",
@@ -175,7 +176,7 @@ class Story(Generic[T]):
         finally:
             parts.sabotage = False
         after = backend.footprint()
-        clean = (before.stream, before.generator, before.pools) == (after.stream, after.generator, after.pools)
+        clean = self._as_before(before, after)
         self._note(
             "a capture failed",
             "nothing is half bound; stream, random numbers and pools are as before",
@@ -194,6 +195,12 @@ class Story(Generic[T]):
         left = sum(size for pool, size in self._vocoder.backend.footprint().pools.items() if pool not in before)
         clean = not left and not self._manager.memory().total
         self._note("closed", "no byte of a graph is left", clean, bytes_left=left)
+
+    @staticmethod
+    def _as_before(before: Footprint, after: Footprint) -> bool:
+        """Stream and random numbers as they were; no pool more, and none larger."""
+        same = (before.stream, before.generator) == (after.stream, after.generator)
+        return same and after.pools.items() <= before.pools.items()
 
     def _states(self) -> tuple[str, str]:
         return self._parts.prosody.state, self._parts.decoder.state

@@ -138,11 +138,14 @@ class Reclaimer:
         started = books.sync.now_ns()
         returned = 0
         try:
-            if (gone or uncleared) and self._workspaces_are_ours() and books.backend.clear_workspaces():
-                with gate.lock:
-                    books.workspaces_cleared()
+            if gone or uncleared:
+                if not self._workspaces_are_ours():
+                    returned = books.backend.flush()  # what looks like foreign graphs may be their cached remains
+                if self._workspaces_are_ours() and books.backend.clear_workspaces():
+                    with gate.lock:
+                        books.workspaces_cleared()
             self._drop(gone)
-            returned = books.backend.flush()
+            returned += books.backend.flush()
         finally:
             with gate.lock:
                 books.pools = [pool for pool in books.pools if pool.state is not PoolState.GONE or pool.measure()]
