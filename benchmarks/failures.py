@@ -191,6 +191,7 @@ def run(case: Case, *, shared: bool) -> Outcome:
     static.fill_(3)
     sibling.replay()
     checks["siblings answer right"] = bool((output == 7).all())
+    del output  # a static output that somebody holds keeps its memory
     _bystanders.clear()
     manager.close()
     left = manager.backend.footprint()

@@ -34,7 +34,7 @@ def replays(manager: cgstate.GraphManager, nodes: int) -> dict[str, Timing]:
     stream = torch.cuda.Stream()
     with torch.cuda.graph(raw, stream=stream):
         make(False)()
-    calls = max(2, 400 // nodes)
+    calls = max(8, 400 // nodes)
     return interleave({"raw": raw.replay, "guarded": entry.replay}, rounds=401, calls=calls, settle=torch.cuda.synchronize)
 
 

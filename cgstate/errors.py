@@ -27,6 +27,15 @@ __all__ = [
 ]
 
 
+def describe(error: BaseException) -> str:
+    """``error`` as text, also where its own ``__str__`` raises."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception as problem:
+        return f"{name} (asking for its text raises {type(problem).__name__})"
+
+
 class CGStateError(Exception):
     """Base of every error raised by cgstate itself; an error of a routine or of the device is passed through unchanged."""
 
@@ -129,7 +138,7 @@ class CaptureFailed(CGStateError):
     def __str__(self) -> str:
         text = f"capture of {self.component}[{self.descriptor!r}] failed ({self.kind})"
         if self.__cause__ is not None:
-            text += f": {type(self.__cause__).__name__}: {self.__cause__}"
+            text += f": {describe(self.__cause__)}"
         for step, error in self.cleanup:
-            text += f"\n  while undoing, '{step}' raised {type(error).__name__}: {error}"
+            text += f"\n  while undoing, '{step}' raised {describe(error)}"
         return text

@@ -230,6 +230,7 @@ STEP_PROPERTIES = (
         by(EV.reclaim) | then(t.unreclaimed).lt(t.unreclaimed),
         (
             by(EV.reclaim),
+            Lit(0).lt(t.unreclaimed),
             t.gate_free,
             t.pool_leases.eq(0),
             t.fence_passed,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Backend, CaptureErrorMode, Stream
-from cgstate.errors import CaptureActive, IllegalTransition, ManagerClosed, ManagerPoisoned, WrongThread
+from cgstate.errors import CaptureActive, IllegalTransition, LeaseOutstanding, ManagerClosed, ManagerPoisoned, WrongThread, describe
 from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind, PoolState
 from cgstate.lifecycle.steps import ManagerSteps, Observer
 from cgstate.runtime.dependency import Dependency
@@ -27,7 +27,7 @@ from cgstate.runtime.vote import RankVote
 if TYPE_CHECKING:
     from cgstate.runtime.check import Checker
     from cgstate.runtime.entry import Entry
-    from cgstate.runtime.leasing import Lease
+    from cgstate.runtime.lease import Lease
     from cgstate.runtime.record import ComponentRecord
 
 log = logging.getLogger("cgstate")
@@ -38,6 +38,8 @@ class Books(ManagerSteps):
 
     Attributes:
         busy: Thread that has the manager for an operation that must not overlap another (`exclusive`); 0 when nobody.
+        draining: Whether `busy` waits for leases to end.
+        unsettled: Whether `settle` would find something to do; a hint that is read without the lock.
         fast: Whether replays may take the short way: nobody observes, checks, or owns a thread.
         observer: Told of every transition of every machine.
         audit: Looks at every turn and destruction, and at everything after each operation: ``check=True``; None otherwise.
@@ -46,6 +48,7 @@ class Books(ManagerSteps):
     """
 
     __slots__ = (
+        "__weakref__",
         "_name",
         "audit",
         "backend",
@@ -54,6 +57,7 @@ class Books(ManagerSteps):
         "components",
         "dependencies",
         "domains",
+        "draining",
         "fast",
         "gate",
         "held_leases",
@@ -68,6 +72,7 @@ class Books(ManagerSteps):
         "summary_every",
         "sync",
         "thread_id",
+        "unsettled",
         "vote",
         "warmup_rounds",
     )
@@ -104,8 +109,10 @@ class Books(ManagerSteps):
         self.owner_thread = self.thread_id() if owner_thread else 0
         self.observer = observer
         self.audit: Checker | None = None
+        self.unsettled = False
         self.fast = observer is None and not owner_thread and sync.point is None
         self.busy = 0
+        self.draining = False
         self.components: dict[str, ComponentRecord] = {}
         self.dependencies: dict[str, Dependency] = {}
         self.domains: dict[str, Domain] = {}
@@ -115,6 +122,8 @@ class Books(ManagerSteps):
         self.held_leases: set[Lease] = set()
         self.negative = NegativeCache(negative_cache)
         self.reclaimer = Reclaimer(self)
+        with gate.lock:
+            gate.managers.add(self)
 
     @property
     def name(self) -> str:
@@ -160,8 +169,10 @@ class Books(ManagerSteps):
         self.check_thread(thread)
         gate = self.gate
         with gate.lock:
+            gate.end_dropped()
             self._refuse_nested(event, thread)
             while self.busy:
+                self._refuse_endless(event, thread)
                 gate.wait()
             self.busy = thread
         try:
@@ -180,6 +191,31 @@ class Books(ManagerSteps):
         else:
             return
         raise CaptureActive("manager", self.name, self.state, event, guard)
+
+    def refuse_in_capture(self, event: str) -> None:
+        """Refuse what waits for the capture gate, from inside a capture of this thread.
+
+        Raises:
+            CaptureActive: it has the gate itself.
+        """
+        with self.gate.lock:
+            if not self.gate.free and self.gate.holder == self.thread_id():
+                raise self.refuse(event, "no capture of this thread is open on the device", CaptureActive)
+
+    def _refuse_endless(self, event: str, thread: int) -> None:
+        """Whoever has the manager may wait for this thread: then this thread must not wait for them."""
+        if self.inside_call(thread):
+            raise self.refuse(event, "this thread is not inside a component call", CaptureActive)
+        if self.draining and self.holds_lease(thread):
+            raise self.refuse(event, "this thread holds no lease", LeaseOutstanding)
+
+    def inside_call(self, thread: int) -> bool:
+        """Whether a component call of ``thread`` is in progress; the lock is held."""
+        return self.gate.in_call(thread)
+
+    def holds_lease(self, thread: int) -> bool:
+        """Whether ``thread`` itself keeps leases from ending; the lock is held."""
+        return self.inside_call(thread) or any(lease.thread == thread for lease in self.held_leases)
 
     def try_exclusive(self, thread: int) -> bool:
         """Have the manager alone without waiting; the lock is held."""
@@ -259,6 +295,8 @@ class Books(ManagerSteps):
                 entry.component.counters.evictions += 1
             if entry.state is EntryState.EVICTED:
                 self.retire_recording(entry)
+            else:
+                entry.component.refresh()  # leased, and gives no further lease
         return retired
 
     def workspaces_cleared(self) -> None:
@@ -276,7 +314,7 @@ class Books(ManagerSteps):
         """Remember a failure of an entry; the lock is held."""
         record = entry.component
         record.counters.failures[kind] += 1
-        text = f"{type(error).__name__}: {error}"
+        text = describe(error)
         self.negative.remember(record.component_id, entry.descriptor, Failure(kind, text, self.reclaimer.reclaims))
         log.warning("%s failed (%s): %s", entry.name, kind, text)
 
@@ -287,9 +325,13 @@ class Books(ManagerSteps):
 
     def notice(self, error: BaseException) -> None:
         """An error came from outside a capture: if it says that the device is lost, it is. The lock is not held."""
+        with self.gate.lock:
+            self.judge(error)
+
+    def judge(self, error: BaseException) -> None:
+        """`notice`, with the lock held."""
         if isinstance(error, Exception) and self.backend.failure_kind(error) is FailureKind.DEVICE:
-            with self.gate.lock:
-                self.lose_device()
+            self.lose_device()
 
     def lose_device(self) -> None:
         """The context is lost: nothing is ever run on it again; the lock is held."""
@@ -299,15 +341,12 @@ class Books(ManagerSteps):
 
     # -- after every operation ----------------------------------------------------------------------------------------
 
-    @property
-    def unsettled(self) -> object:
-        """Whether `settle` would find something to do, as truth; a quick look without the lock."""
-        return self.reclaimer.queue or self.gate.dropped or self.audit
-
     def settle(self) -> None:
         """Reclaim what can be reclaimed now, and check if asked to. Called without the lock."""
-        while self.gate.dropped:
-            self.gate.dropped.popleft()()
+        self.unsettled = self.audit is not None
+        if self.gate.dropped:
+            with self.gate.lock:
+                self.gate.end_dropped()
         if self.state is not ManagerState.POISONED:
             self.reclaimer.settle()
         if self.audit is not None:

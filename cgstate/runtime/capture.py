@@ -70,10 +70,10 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     """
     backend, stream = attempt.backend, attempt.stream
     caller = backend.current_stream()
-    backend.keep_generator(undo)
     stream.wait(caller.record())  # inputs and weights may still be on their way
     if attempt.prime:  # each time: library handles, and so workspaces, belong to the thread
         backend.prime_workspaces(attempt.pool, stream)
+    made: Recording | None = None
     with inside, backend.recording_mode():
         mark = backend.generator_mark()
         with backend.on_stream(stream):
@@ -86,8 +86,11 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         graph = backend.open_capture(attempt.pool, stream, attempt.mode, undo)
         output = function()
         backend.close_capture(graph)
+        made = Recording(graph, output, uses_random)
+    if made is None:
+        raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())
-    return Recording(graph, output, uses_random)
+    return made
 
 
 def _warm_up(attempt: Attempt, make: MakeFunction) -> None:

@@ -98,7 +98,7 @@ class _Declaration(Generic[P, R]):
     def attach(self, record: ComponentRecord) -> None:
         """Answer by the runtime from now on. For the manager."""
         self._caller = Caller(record, self.routine, clone=self._clone)
-        self._invoke = self._caller
+        self._invoke = self._caller.answer
 
     def detach(self) -> None:
         """Be eager again. For the manager."""

@@ -71,6 +71,7 @@ class Domain:
             pool = Pool(f"{self.name}/{self.generation}", self.kind, books.backend.new_pool(), self)
             pool.observer = books.observer
             books.pools.append(pool)
+            books.gate.turns.add(pool.turn)
             self.pool = pool
         return pool
 

@@ -25,21 +25,40 @@ def drained(books: Books, event: str, timeout: float | None) -> Iterator[None]:
     thread = books.thread_id()
     deadline = None if timeout is None else books.sync.now_ns() + int(timeout * 1e9)
     with gate.lock:
-        if thread in gate.calls or any(lease.thread == thread for lease in books.held_leases):
-            raise books.refuse(event, "this thread holds no lease", LeaseOutstanding)
+        _refuse_own(books, event, thread)
         was_serving = books.serving
         if was_serving:
             books.drain()
+        books.draining = True
+        gate.notify()  # whoever waits for the manager and holds a lease must not go on waiting
         try:
             while books.leases:
                 left = None if deadline is None else (deadline - books.sync.now_ns()) / 1e9
                 if left is not None and left <= 0:
                     raise books.refuse(event, f"no lease held after {timeout} s; {books.leases} are", LeaseOutstanding)
                 gate.wait(left)
+                gate.end_dropped()
             yield
         finally:
+            books.draining = False
             if was_serving and books.state is ManagerState.SERVING and not books.serving:
                 books.undrain()
+
+
+def refuse_own_lease(books: Books, event: str) -> None:
+    """Refuse an ending by a thread that holds a lease, before it waits for anything.
+
+    Raises:
+        LeaseOutstanding: it does.
+    """
+    with books.gate.lock:
+        books.gate.end_dropped()
+        _refuse_own(books, event, books.thread_id())
+
+
+def _refuse_own(books: Books, event: str, thread: int) -> None:
+    if books.holds_lease(thread):
+        raise books.refuse(event, "this thread holds no lease", LeaseOutstanding)
 
 
 def retire_everything(books: Books) -> None:

@@ -1,9 +1,4 @@
-"""A graph entry: the record of one (component, descriptor), and the hot path `Entry.replay`.
-
-The replay of an idle entry is acquire, launch, release in one locked section. Nobody can look in between, and acquire and release
-undo each other's effects, so only acquire's guards and the launch remain. Everything out of the ordinary (another stream, an open
-capture, an observer, a lease held, a turn taken) goes the long way through `cgstate.runtime.leasing`.
-"""
+"""A graph entry: the record of one (component, descriptor). Its replay is in `hotpath`; leases and turns are in `leasing`."""
 
 from __future__ import annotations
 
@@ -12,8 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 from cgstate.backends.base import Graph
 from cgstate.lifecycle.states import PoolKind, PoolState
-from cgstate.lifecycle.steps import EntrySteps, is_ready
-from cgstate.runtime import leasing
+from cgstate.lifecycle.steps import EntrySteps
+from cgstate.runtime import hotpath
+from cgstate.runtime.lease import Lease
 from cgstate.runtime.sync import Lock
 from cgstate.runtime.turn import Turn
 
@@ -92,30 +88,7 @@ class Entry(EntrySteps):
     def __repr__(self) -> str:
         return f"<Entry {self.name} {self.state.value}>"
 
-    def replay(self) -> None:
-        """Replay the graph on the current stream.
-
-        Raises:
-            IllegalTransition: the entry may not be replayed now; `NotResident`, `StaleBinding`, `CaptureActive`, `ManagerClosed`
-                and `ManagerPoisoned` are the kinds that have a name.
-            Exception: what the launch itself raised; the entry is FAILED then.
-        """
-        if self.fast:
-            turn = self.turn
-            self.take_lock()
-            try:
-                if is_ready(self) and not turn.owner and self.gate.free and self.current_handle() == turn.last_handle:
-                    self.pool.replays += 1
-                    self.hits += 1
-                    try:
-                        self.launch()
-                    except BaseException as error:
-                        leasing.launch_failed(self, error)
-                        raise
-                    return
-            finally:
-                self.give_lock()
-        leasing.replay(self)
+    replay = hotpath.replay
 
     def load(self, graph: Graph, output: object, buffers: object, *, uses_random: bool) -> None:
         """Take a recording at bind; the lock is held."""
@@ -132,13 +105,13 @@ class Entry(EntrySteps):
         self.graph = self.output = self.buffers = None
         self.launch = _not_bound
 
-    def lease(self) -> leasing.Lease:
+    def lease(self) -> Lease:
         """The right to replay this entry and to read its output, for a ``with`` block.
 
         Raises (at the ``with``):
             IllegalTransition: as `replay`.
         """
-        return leasing.Lease(self)
+        return Lease(self)
 
 
 class _Unpooled:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from types import FrameType
 from typing import assert_never
 
 from cgstate.lifecycle.states import FailureKind
@@ -77,3 +79,32 @@ class NegativeCache:
         else:
             for key in [key for key in self._records if key[0] == component]:
                 del self._records[key]
+
+
+def clear_frames(*errors: BaseException) -> None:
+    """Let go of what the frames of errors and of all errors behind them hold: tensors of a failed capture must come back (I12)."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [*errors]
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        trace = each.__traceback__
+        caller = trace.tb_frame.f_back if trace is not None else None
+        while trace is not None:
+            _clear(trace.tb_frame)
+            trace = trace.tb_next
+        while caller is not None and _clear(caller):  # an error that was swallowed half way up keeps its callers as well
+            caller = caller.f_back
+        left += [each.__cause__, each.__context__, *(each.exceptions if isinstance(each, BaseExceptionGroup) else ())]
+
+
+def _clear(frame: FrameType) -> bool:
+    """Clear a frame; False if it still runs. A generator is left alone: it may be suspended, and clearing would end it."""
+    if not frame.f_code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        try:
+            frame.clear()
+        except RuntimeError:
+            return False
+    return True

@@ -10,11 +10,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING
+from weakref import WeakSet, WeakValueDictionary
 
 from cgstate.errors import ConfigError
 from cgstate.runtime.sync import Sync
 from cgstate.runtime.turn import Turn
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
 
 
 class CaptureGate:
@@ -24,11 +28,13 @@ class CaptureGate:
         free: No capture is open. Assigned by the entry table's effects only.
         holder: Thread that has the gate; 0 when free.
         destroying: Threads that destroy graphs right now; no capture begins meanwhile.
-        calls: Component calls in progress by thread, of components that must not overlap a capture.
+        calls: Eager calls in progress by thread, of components that must not overlap a capture.
         pending: Thread that waits to capture; calls that are not in progress yet let it go first.
         random: Orders replays of graphs that draw random numbers: they share the device's seed and offset.
+        turns: The turns of all pools on the device; whose owner is in a call answered by a graph.
         waiting: Threads that wait for `changed`; who changes something notifies only if there are any.
-        dropped: Ends of leases whose outputs were dropped without `release`; run by whoever settles next.
+        dropped: Ends of leases whose outputs were dropped without `release`, for `end_dropped`.
+        managers: The books of all managers of the device, those of dropped ones included while anything is left of them.
         orphans: What dropped managers left behind; drained by whoever reclaims next on this device.
     """
 
@@ -42,10 +48,12 @@ class CaptureGate:
         "free",
         "holder",
         "lock",
+        "managers",
         "orphans",
         "pending",
         "random",
         "sync",
+        "turns",
         "waiting",
     )
 
@@ -60,7 +68,9 @@ class CaptureGate:
         self.pending = 0
         self.random = Turn("random numbers")
         self.calls: dict[int, int] = {}
+        self.turns: WeakSet[Turn] = WeakSet()
         self.waiting = 0
+        self.managers: WeakSet[Books] = WeakSet()
         self.dropped: deque[Callable[[], None]] = deque()
         self.orphans: deque[Callable[[], bool]] = deque()
 
@@ -77,18 +87,29 @@ class CaptureGate:
         if self.waiting:
             self.changed.notify_all()
 
+    def end_dropped(self) -> None:
+        """End the leases whose outputs were dropped, with the lock held."""
+        while self.dropped:
+            self.dropped.popleft()()
+
     def blocks_calls(self, thread: int) -> bool:
         """Whether a component call of ``thread`` has to wait for another thread's capture."""
         if not self.free:
             return self.holder != thread
-        return self.pending not in (0, thread) and thread not in self.calls
+        return self.pending not in (0, thread) and not self.in_call(thread)
+
+    def in_call(self, thread: int) -> bool:
+        """Whether a component call, or a replay, of ``thread`` is in progress."""
+        return thread in self.calls or any(turn.owner == thread for turn in self.turns)
 
     def blocks_capture(self, thread: int) -> bool:
         """Whether a capture by ``thread`` has to wait for something that others do and will finish."""
         if (not self.free and self.holder != thread) or self.destroying:
             return True
         calls = self.calls
-        return bool(calls) and (len(calls) > 1 or thread not in calls)
+        if calls and (len(calls) > 1 or thread not in calls):
+            return True
+        return any(turn.owner not in (0, thread) and turn.exclusive for turn in self.turns)
 
     def enter_call(self, thread: int) -> None:
         """Count a component call in."""

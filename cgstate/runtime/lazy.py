@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, assert_never
 
-from cgstate.errors import CaptureFailed, IllegalTransition, ManagerPoisoned
+from cgstate.errors import CaptureFailed, IllegalTransition, ManagerPoisoned, describe
 from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind
 from cgstate.runtime.failure import Failure
+from cgstate.runtime.record import check_descriptor
 from cgstate.runtime.routines import capture_by_routine
 from cgstate.runtime.stats import Fallback
 from cgstate.runtime.transaction import GateBusy, Transaction, TransactionKind
@@ -55,7 +56,8 @@ def capture_on_miss(
         entry = record.entries.get(descriptor)
         if entry is not None and entry.state in USABLE:
             return entry  # another thread was faster
-        if books.gate.blocks_capture(thread) or books.gate.pending or not books.try_exclusive(thread):
+        gate = books.gate
+        if not gate.free or gate.blocks_capture(thread) or gate.pending or not books.try_exclusive(thread):
             return Fallback.capture_busy
     try:
         return _capture(record, routine, descriptor)
@@ -84,6 +86,7 @@ def _wanted(
 def _examine(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable) -> Fallback | None:
     """Whether an attempt makes sense at all."""
     books = record.manager
+    check_descriptor(record.component_id, descriptor)
     with books.gate.lock:
         if books.blocked(record, descriptor, explicit=False):
             return Fallback.blocked
@@ -92,7 +95,7 @@ def _examine(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
     except Exception as error:
         with books.gate.lock:
             record.counters.failures[FailureKind.REJECTED] += 1
-            failure = Failure(FailureKind.REJECTED, f"{type(error).__name__}: {error}", books.reclaimer.reclaims)
+            failure = Failure(FailureKind.REJECTED, describe(error), books.reclaimer.reclaims)
             books.negative.remember(record.component_id, descriptor, failure)
         return Fallback.rejected
     if record.collective and not books.vote.agree(Ballot.capture, record.component_id, descriptor):
@@ -154,7 +157,8 @@ def make_room(record: ComponentRecord) -> bool:
     books.reclaimer.settle()
     while not record.has_room:
         with books.gate.lock:
-            victim = _victim(record)
+            going = sum(entry.unreclaimed for entry in record.entries.values())
+            victim = _victim(record) if record.held - going >= record.capacity else None
         if victim is None:
             return False
         if record.collective and not books.vote.agree(Ballot.evict, record.component_id, victim.descriptor):
@@ -166,7 +170,7 @@ def make_room(record: ComponentRecord) -> bool:
         held = record.held
         books.reclaimer.settle()
         if record.held == held:
-            return False  # the device is still replaying it; it is retired, and will be gone at a later miss
+            return False  # the device is still replaying it; it is retired, and will be gone at a later miss: one victim will do
     books.reclaimer.drop_pools()
     return True
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
-from cgstate.errors import OutputExpired
+from cgstate.errors import CaptureActive, OutputExpired
 from cgstate.runtime import leasing
+from cgstate.runtime.lease import Lease
 
 if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
@@ -26,11 +26,11 @@ class LeasedOutput(Generic[R]):
 
     __slots__ = ("_entry", "_lease", "_seen", "_value")
 
-    def __init__(self, value: R, entry: Entry | None, lease: leasing.Lease | None) -> None:
+    def __init__(self, value: R, entry: Entry | None, lease: Lease | None) -> None:
         self._value: R | None = value
         self._entry = entry
         self._lease = lease
-        self._seen = entry.pool.replays if entry is not None else 0
+        self._seen = entry.turn.replays if entry is not None else 0
 
     @classmethod
     def own(cls, value: object) -> LeasedOutput[object]:
@@ -40,7 +40,7 @@ class LeasedOutput(Generic[R]):
     @classmethod
     def of(cls, value: object, entry: Entry, thread: int) -> LeasedOutput[object]:
         """Wrap a static output; the caller's lease becomes this output's. The lock is held."""
-        lease = leasing.Lease(entry)
+        lease = Lease(entry)
         lease.thread = thread
         entry.manager.held_leases.add(lease)
         return LeasedOutput(value, entry, lease)
@@ -51,7 +51,7 @@ class LeasedOutput(Generic[R]):
         entry = self._entry
         if entry is None:
             return False
-        return self._lease is None or not self._lease.thread or entry.retiring or entry.pool.replays != self._seen
+        return self._lease is None or not self._lease.thread or entry.retiring or entry.turn.replays != self._seen
 
     @property
     def value(self) -> R:
@@ -70,13 +70,17 @@ class LeasedOutput(Generic[R]):
 
         Raises:
             OutputExpired: as `value`.
+            CaptureActive: the current stream, or this thread, is capturing: a copy made there would run at each replay.
         """
         entry = self._entry
-        if entry is None:
+        if entry is None or self.expired:
             return self.value
         backend = entry.manager.backend
+        thread = entry.manager.thread_id()
         with entry.gate.lock:
-            leasing.take_turn(entry, entry.manager.thread_id())
+            if backend.capturing() or (not entry.gate.free and entry.gate.holder == thread):
+                raise CaptureActive("entry", entry.name, entry.state, "copy", "caller's stream not capturing")
+            leasing.take_turn(entry, thread)
         try:
             return backend.clone(self.value)
         finally:
@@ -92,9 +96,14 @@ class LeasedOutput(Generic[R]):
 
     def __del__(self) -> None:
         lease = getattr(self, "_lease", None)
-        if lease is not None:  # may run anywhere, under the device's lock too: whoever settles next ends the lease
+        if lease is not None:  # may run anywhere, under the device's lock too: whoever comes next ends the lease
             log.warning("a leased output of %s was dropped without release", lease.entry.name)
-            lease.entry.gate.dropped.append(partial(lease.__exit__, None, None, None))
+            gate = lease.entry.gate
+            gate.dropped.append(lease.end)
+            lease.entry.manager.unsettled = True
+            if gate.waiting and gate.lock.acquire(blocking=False):
+                gate.notify()
+                gate.lock.release()
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Leases and turns: who may replay an entry, and whose call has the pool.
+"""The acts behind leases and turns: who may replay an entry, and whose call has the pool.
 
 A *lease* keeps an entry from being destroyed; it may be held for long. A *turn* orders the static-input write, the replay and the
 clone of one call against every other call into the pool (I5); it covers just these and is never held by an idle lease.
@@ -6,93 +6,26 @@ clone of one call against every other call into the pool (I5); it covers just th
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from cgstate.errors import CaptureActive, IllegalTransition, ManagerClosed, ManagerPoisoned, OutputExpired
+from cgstate.errors import CaptureActive, IllegalTransition, ManagerClosed, ManagerPoisoned
 from cgstate.lifecycle.states import FailureKind, ManagerState
 from cgstate.lifecycle.steps import (
     EntryState_BOUND,
     EntryState_EVICTED,
     EntryState_FAILED,
     EntryState_REPLAYING,
-    lend,
-    take_back,
 )
 
 if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
+    from cgstate.runtime.lease import Lease
 
 
-class Lease:
-    """A lease on one entry, as a context manager. Not re-entrant; may be entered again after it ended."""
-
-    __slots__ = ("_seen", "entry", "thread")
-
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-        self.thread = 0
-        self._seen = -1
-
-    def __enter__(self) -> Self:
-        entry = self.entry
-        books = entry.manager
-        if self.thread:
-            raise IllegalTransition("entry", entry.name, entry.state, "acquire", "this lease is not held already")
-        thread = books.thread_id()
-        entry.take_lock()
-        try:
-            if not (entry.fast and entry.gate.free and lend(entry, entry.component)):
-                acquire(entry, thread)
-            self.thread = thread
-            books.held_leases.add(self)
-        finally:
-            entry.give_lock()
-        return self
-
-    def replay(self) -> None:
-        """Replay on the current stream, in the pool's turn.
-
-        Raises:
-            IllegalTransition: the lease ended; or the entry turned retiring or failed, so that its output is not to be trusted.
-            Exception: what the launch raised. The lease is over then.
-        """
-        entry = self.entry
-        if not self.thread:
-            raise IllegalTransition("entry", entry.name, entry.state, "replay", "the lease is held")
-        launch_in_turn(entry, entry.manager.thread_id(), self)
-        self._seen = entry.pool.replays
-
-    @property
-    def output(self) -> object:
-        """The static output of the last replay under this lease.
-
-        Raises:
-            OutputExpired: there was no replay yet, the lease is over, the entry is retiring, or its pool replayed since.
-        """
-        entry = self.entry
-        if not self.thread or entry.retiring or self._seen != entry.pool.replays:
-            raise OutputExpired(f"the output of {entry.name} expired; copy it before the next replay of its pool")
-        return entry.output
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.thread:  # a failed launch has ended the lease already
-            entry = self.entry
-            books = entry.manager
-            entry.take_lock()
-            try:
-                self.thread = 0
-                books.held_leases.discard(self)
-                release(entry)
-            finally:
-                entry.give_lock()
-            if books.unsettled:
-                books.settle()
-
-    def over(self) -> None:
-        """Mark the lease as ended; the lock is held."""
-        self.thread = 0
-        self.entry.manager.held_leases.discard(self)
+def held_already(lease: Lease) -> IllegalTransition:
+    """The refusal of a lease that is held to be taken again."""
+    entry = lease.entry
+    return IllegalTransition("entry", entry.name, entry.state, "acquire", "this lease is not held already")
 
 
 def acquire(entry: Entry, thread: int) -> None:
@@ -109,6 +42,9 @@ def acquire(entry: Entry, thread: int) -> None:
     try:
         entry.acquire(stream_capturing=capturing)
     except IllegalTransition as refusal:
+        if entry.gate.dropped:
+            entry.gate.end_dropped()
+            return acquire(entry, thread)
         raise sharpen(entry, refusal) from None
     component = entry.component
     if component.state is EntryState_BOUND:
@@ -139,10 +75,6 @@ def sharpen(entry: Entry, refusal: IllegalTransition) -> IllegalTransition:
 
 def release(entry: Entry) -> None:
     """Give a lease back, with the lock held. The caller settles the reclaimer afterwards, without the lock."""
-    if entry.fast and take_back(entry, entry.component):
-        if entry.gate.waiting:
-            entry.gate.changed.notify_all()
-        return
     entry.release()
     ended(entry)
 
@@ -188,46 +120,76 @@ def take_turn(entry: Entry, thread: int) -> None:
 
 def end_turn(entry: Entry) -> None:
     """Give the turn back, with the lock held."""
-    audit = entry.manager.audit
-    if audit is not None:
-        audit.turn_ended(entry.turn)
     entry.turn.owner = 0
     gate = entry.gate
     if entry.uses_random:
         gate.random.owner = 0
     if gate.waiting:
         gate.changed.notify_all()
+    audit = entry.manager.audit
+    if audit is not None:
+        audit.turn_ended(entry.turn)
 
 
 def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
     """Launch a leased entry in the pool's turn."""
-    with entry.gate.lock:
-        if entry.retiring or entry.failed:
-            guard = "not retiring" if entry.retiring else "not failed"
-            raise IllegalTransition("entry", entry.name, entry.state, "replay", guard)
-        take_turn(entry, thread)
-    point = entry.manager.sync.point
+    gate, books = entry.gate, entry.manager
+    with gate.lock:
+        _take_turn_of_lease(entry, thread)
+        entry.turn.replays += 1  # what was handed out expires even if the launch raises: it may have begun
+    point = books.sync.point
     if point is not None:
         point("launch")
     try:
         entry.launch()
     except BaseException as error:
-        with entry.gate.lock:
-            end_turn(entry)
+        with gate.lock:
+            _end_turn_of_lease(entry, thread)
             lease.over()
             launch_raised(entry, error)
-        entry.manager.settle()
+        books.settle()
         raise
-    with entry.gate.lock:
-        entry.pool.replays += 1
+    with gate.lock:
         entry.hits += 1
-        end_turn(entry)
+        lease.launched(entry.turn.replays)
+        _end_turn_of_lease(entry, thread)
 
 
-def replay(entry: Entry) -> None:
-    """`Entry.replay` the long way: a lease of its own around one launch in the turn."""
-    with Lease(entry) as lease:
-        lease.replay()
+def _take_turn_of_lease(entry: Entry, thread: int) -> None:
+    """Take the turn for a lease that may be old: the world may have moved on since it was given, and while waiting."""
+    gate = entry.gate
+    if not gate.free and _await_gate(entry, thread):
+        raise CaptureActive("entry", entry.name, entry.state, "replay", "caller's stream not capturing")
+    _check_lease(entry)
+    if entry.uses_random:
+        gate.enter_call(thread)  # no capture may open before it is launched (fact S2)
+    try:
+        take_turn(entry, thread)
+        try:
+            _check_lease(entry)
+        except BaseException:
+            end_turn(entry)
+            raise
+    except BaseException as error:
+        if entry.uses_random:
+            gate.leave_call(thread)
+        entry.manager.judge(error)
+        raise
+
+
+def _end_turn_of_lease(entry: Entry, thread: int) -> None:
+    if entry.uses_random:
+        entry.gate.leave_call(thread)
+    end_turn(entry)
+
+
+def _check_lease(entry: Entry) -> None:
+    """Refuse a replay under a lease that was given before the entry, or the device, went bad."""
+    if entry.manager.state is ManagerState.POISONED:
+        raise ManagerPoisoned("entry", entry.name, entry.state, "replay", "the manager is not POISONED")
+    if entry.retiring or entry.failed:
+        guard = "not retiring" if entry.retiring else "not failed"
+        raise IllegalTransition("entry", entry.name, entry.state, "replay", guard)
 
 
 def launch_failed(entry: Entry, error: BaseException) -> None:
@@ -245,6 +207,7 @@ def launch_raised(entry: Entry, error: BaseException) -> None:
     books = entry.manager
     kind = books.backend.failure_kind(error)
     books.note_failure(entry, kind or FailureKind.USER, error)
+    entry.component.refresh()
     ended(entry)
     if kind is FailureKind.DEVICE:
         books.lose_device()

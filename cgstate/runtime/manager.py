@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 
 from cgstate.backends.base import Backend, CaptureErrorMode
 from cgstate.backends.choose import choose
-from cgstate.errors import CaptureActive, ConfigError
+from cgstate.errors import CaptureActive, ConfigError, InvariantViolation, describe
 from cgstate.lifecycle.states import ManagerState
 from cgstate.lifecycle.steps import Observer
 from cgstate.runtime import memory
@@ -27,7 +27,7 @@ from cgstate.runtime.check import Checker
 from cgstate.runtime.config import ComponentConfig
 from cgstate.runtime.dependency import Dependency
 from cgstate.runtime.domain import Domain, Isolation
-from cgstate.runtime.ending import abandon, drained, forget_everything, retire_everything
+from cgstate.runtime.ending import abandon, drained, forget_everything, refuse_own_lease, retire_everything
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.gate import gate_of
 from cgstate.runtime.memory import MemoryEstimate, MemoryReport
@@ -128,6 +128,7 @@ class GraphManager:
         if check:
             checker = Checker(books, observer)
             books.audit = checker
+            books.unsettled = True
             books.observer = checker.observe
             books.fast = False
         self._components: list[AnyComponent] = []
@@ -258,29 +259,37 @@ class GraphManager:
         books = self._books
         with books.exclusive("capture") as thread:
             self._begin(thread)
-            books.reclaimer.settle()
-            books.reclaimer.drop_pools()  # the peak is the larger of old and new, not their sum
             transaction = Transaction(books, TransactionKind.explicit)
             try:
+                books.reclaimer.settle()
+                books.reclaimer.finish()  # what is retired and still in flight would count against the capacity (I11)
+                books.reclaimer.drop_pools()  # the peak is the larger of old and new, not their sum
                 yield transaction
                 transaction.commit()
                 with books.gate.lock:
                     books.commit()
-            except BaseException:
+            except BaseException as error:
                 transaction.abort()
                 with books.gate.lock:
                     if books.state is ManagerState.CAPTURING:
                         books.fail()
                 if books.state is not ManagerState.POISONED:
-                    books.reclaimer.finish()
-                    books.reclaimer.flush()
+                    try:
+                        books.reclaimer.finish()
+                        books.reclaimer.flush()
+                    except Exception as problem:
+                        if isinstance(problem, InvariantViolation):
+                            raise
+                        error.add_note(
+                            f"giving memory back afterwards raised {describe(problem)}"
+                        )  # the first error is the one to see
                 raise
 
     def _begin(self, thread: int) -> None:
         books = self._books
         with books.gate.lock:
             books.check_open("capture")
-            if thread in books.gate.calls:
+            if books.inside_call(thread):
                 raise books.refuse("capture", "this thread is not inside a component call", CaptureActive)
             if books.state is ManagerState.NEW:
                 books.prepare()
@@ -382,6 +391,7 @@ class GraphManager:
         books.check_thread(books.thread_id())
         books.check_open("reclaim")
         if flush:
+            books.refuse_in_capture("reclaim")
             books.reclaimer.finish()
             books.reclaimer.flush()
         return self.memory()
@@ -419,6 +429,7 @@ class GraphManager:
             IllegalTransition: the manager does not serve.
         """
         books = self._books
+        refuse_own_lease(books, "release")
         with books.exclusive("release"):
             books.check_open("release")
             if books.state is not ManagerState.SERVING:
@@ -438,6 +449,7 @@ class GraphManager:
         books = self._books
         if books.closed():
             return
+        refuse_own_lease(books, "close")
         with books.exclusive("close"):
             if books.closed():
                 return  # another thread was faster

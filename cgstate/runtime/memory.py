@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureFailed
 from cgstate.lifecycle.states import FailureKind, PoolKind
 from cgstate.runtime.domain import Domain, Isolation
@@ -109,8 +110,8 @@ def estimate(books: Books, records: Sequence[ComponentRecord]) -> MemoryEstimate
     samples: list[Sample] = []
     pools = 0
     for group in _groups(records):
-        with _throwaway(books) as domain:
-            taken = [sample for record, descriptors in group for sample in _sample(books, record, descriptors, domain)]
+        with _throwaway(books) as (domain, transaction):
+            taken = [sample for record, descriptors in group for sample in _sample(transaction, record, descriptors, domain)]
         pools += max(sample.pool_bytes for sample in taken)
         samples += taken
     buffers = sum(_buffer_bytes(books, record) for record in records)
@@ -146,54 +147,58 @@ def _groups(records: Sequence[ComponentRecord]) -> Iterator[Group]:
 
 
 @contextmanager
-def _throwaway(books: Books) -> Iterator[Domain]:
-    """A domain for the length of one profile, its pool and stream with it."""
+def _throwaway(books: Books) -> Iterator[tuple[Domain, Transaction]]:
+    """A domain for the length of one profile, its pool and stream with it, and the transaction that captures into it."""
     domain = Domain("profile", PoolKind.throwaway)
     with books.gate.lock:
         books.domains[domain.name] = domain
+    transaction = Transaction(books, TransactionKind.profile)
     try:
-        yield domain
+        yield domain, transaction
     finally:
+        transaction.abort()
         with books.gate.lock:
             if domain.pool is not None:
                 books.retire_pool(domain.pool)
-        books.reclaimer.finish()
-        books.reclaimer.flush()
-        with books.gate.lock:
-            domain.entries.clear()
-            books.drop_domain(domain)
+        try:
+            books.reclaimer.finish()
+            books.reclaimer.flush()
+        finally:
+            with books.gate.lock:
+                domain.entries.clear()
+                books.drop_domain(domain)
 
 
-def _sample(books: Books, record: ComponentRecord, descriptors: Sequence[Hashable], domain: Domain) -> list[Sample]:
+def _sample(transaction: Transaction, record: ComponentRecord, descriptors: Sequence[Hashable], domain: Domain) -> Iterator[Sample]:
     """Capture some of a component's graphs into the throwaway pool, on entries that nobody else sees."""
     assert record.routine is not None
-    transaction = Transaction(books, TransactionKind.profile)
-    samples = []
-    try:
-        for descriptor in descriptors:
-            with books.gate.lock:
-                entry = Entry(record, descriptor, startup=False)
-                entry.domain = domain
-                domain.entries.add(entry)
-            error = None
-            try:
-                capture_by_routine(transaction, entry, record.routine)
-            except CaptureFailed as failure:
-                if failure.kind == FailureKind.DEVICE:
-                    raise
-                error = str(failure)
-            size = domain.pool.charged if domain.pool is not None else 0
-            samples.append(Sample(record.component_id, repr(descriptor), size, books.backend.nbytes(entry.buffers), error))
-    finally:
-        transaction.abort()
-    return samples
+    books = record.manager
+    for descriptor in descriptors:
+        with books.gate.lock:
+            entry = Entry(record, descriptor, startup=False)
+            entry.domain = domain
+            domain.entries.add(entry)
+        error = None
+        try:
+            capture_by_routine(transaction, entry, record.routine)
+        except CaptureFailed as failure:
+            if failure.kind == FailureKind.DEVICE:
+                raise
+            error = str(failure)
+        size = domain.pool.charged if domain.pool is not None else 0
+        yield Sample(record.component_id, repr(descriptor), size, books.backend.nbytes(entry.buffers), error)
 
 
 def _buffer_bytes(books: Books, record: ComponentRecord) -> int:
     """Static inputs of all startup graphs, by making each once; they are dropped at once."""
     assert record.routine is not None
     total = 0
-    for descriptor in () if record.pure_lazy else record.startup_order:
-        with books.backend.allocating_mode():
-            total += books.backend.nbytes(record.routine.allocate_buffers(descriptor))
+    undo = UndoLog()
+    try:
+        books.backend.keep_generator(undo)
+        for descriptor in () if record.pure_lazy else record.startup_order:
+            with books.backend.allocating_mode():
+                total += books.backend.nbytes(record.routine.allocate_buffers(descriptor))
+    finally:
+        undo.fail()
     return total

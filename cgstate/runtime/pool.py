@@ -21,10 +21,9 @@ class Pool(PoolSteps):
         handle: The backend's pool.
         turn: Orders the calls into the pool.
         charged: Bytes charged for it: its segments when they were last measured, after a capture or a destruction.
-        replays: Number of replays so far; a leased output expires when it moves.
     """
 
-    __slots__ = ("_label", "charged", "handle", "replays", "turn")
+    __slots__ = ("_label", "charged", "handle", "turn")
 
     domain: Domain
 
@@ -35,7 +34,6 @@ class Pool(PoolSteps):
         self.domain = domain
         self.turn = Turn(label)
         self.charged = 0
-        self.replays = 0
         self._label = label
 
     @property

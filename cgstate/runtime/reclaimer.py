@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event, Graph
+from cgstate.errors import describe
 from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind, PoolState
 from cgstate.runtime.pool import Pool
 
@@ -58,6 +59,7 @@ class Reclaimer:
 
     def retire(self, entry: Entry, pool: Pool, graph: Graph | None, keep: object) -> None:
         """Hand over a recording; the lock is held."""
+        self.books.unsettled = True
         self.queue.append(Retired(entry, pool, graph, keep, self._fence(pool)))
 
     def settle(self) -> None:
@@ -143,7 +145,8 @@ class Reclaimer:
                     returned = books.backend.flush()  # what looks like foreign graphs may be their cached remains
                 if self._workspaces_are_ours() and books.backend.clear_workspaces():
                     with gate.lock:
-                        books.workspaces_cleared()
+                        for each in gate.managers:
+                            each.workspaces_cleared()
             self._drop(gone)
             returned += books.backend.flush()
         finally:
@@ -196,6 +199,7 @@ class Reclaimer:
             else:
                 left.append(retired)
         self.queue = left
+        books.unsettled = books.unsettled or bool(left)
         if batch:
             gate.destroying += 1
         return batch
@@ -218,10 +222,11 @@ class Reclaimer:
             return None
 
     def _lost(self, error: Exception) -> None:
-        """Setting or asking a mark fails only on a lost device; anything else is a defect and goes on up."""
-        if self.books.backend.failure_kind(error) is not FailureKind.DEVICE:
-            raise error
-        self.books.lose_device()
+        """Setting or asking a mark failed. If the device is not lost, whoever settles next tries again: nothing depends on when."""
+        if self.books.backend.failure_kind(error) is FailureKind.DEVICE:
+            self.books.lose_device()
+        else:
+            log.warning("asking for the device's progress failed, and is tried again later: %s", describe(error))
 
     def _destroy(self, batch: Sequence[Retired]) -> None:
         """Destroy outside the lock, going on past whatever raises."""
@@ -238,7 +243,7 @@ class Reclaimer:
                     log.exception("destroying a graph of %s failed; going on", retired.entry.name)
         with gate.lock:
             gate.destroying -= 1
-            self.reclaims += len(batch)
+            self.reclaims += sum(retired.graph is not None for retired in batch)  # an undone attempt gives nothing back
             for retired in batch:
                 self._settled(retired)
             gate.notify()
@@ -263,7 +268,10 @@ class Reclaimer:
 
     def _workspaces_are_ours(self) -> bool:
         """Whether the global workspace clear can hurt no live graph (facts W2, W3)."""
-        books = self.books
-        if any(domain.adopted and domain.live for domain in books.domains.values()):
-            return False
-        return not books.backend.has_foreign_graphs(frozenset(pool.id for pool in books.pools))
+        gate = self.books.gate
+        with gate.lock:
+            managers = list(gate.managers)
+            if any(domain.adopted and domain.live for books in managers for domain in books.domains.values()):
+                return False
+            ours = frozenset(pool.id for books in managers for pool in books.pools)
+        return not self.books.backend.has_foreign_graphs(ours)

@@ -120,9 +120,11 @@ class ComponentRecord(ComponentSteps):
         return entry
 
     def refresh(self) -> None:
-        """Take a new snapshot of what is bound; the lock is held."""
+        """Take a new snapshot of what is bound and gives leases; the lock is held."""
         self.available = frozenset(
-            d for d, entry in self.entries.items() if entry.state in (EntryState.BOUND, EntryState.REPLAYING)
+            d
+            for d, entry in self.entries.items()
+            if entry.state is EntryState.BOUND or (entry.state is EntryState.REPLAYING and not entry.retiring and not entry.failed)
         )
 
     def drop(self, entry: Entry) -> None:

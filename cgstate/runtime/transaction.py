@@ -6,7 +6,6 @@ machine. A transaction runs in one thread, inside `Books.exclusive`.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Stream
 from cgstate.backends.undo import UndoLog
-from cgstate.errors import CaptureActive, CaptureFailed, ConfigError
-from cgstate.lifecycle.states import EntryState, FailureKind
+from cgstate.errors import CaptureActive, CaptureFailed, CGStateError, ConfigError, WrongThread, describe
+from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
 from cgstate.runtime.capture import Attempt, MakeFunction, Recording, record
-from cgstate.runtime.entry import UNPOOLED
+from cgstate.runtime.entry import UNPOOLED, Entry
+from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.vote import Ballot
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
-    from cgstate.runtime.entry import Entry
     from cgstate.runtime.pool import Pool
     from cgstate.runtime.record import ComponentRecord
 
@@ -57,7 +56,7 @@ class Transaction:
         captured: The recordings so far, in order of capture.
     """
 
-    __slots__ = ("_books", "_components", "_open", "captured", "committing", "kind")
+    __slots__ = ("_books", "_components", "_failed_once", "_open", "captured", "committing", "kind")
 
     def __init__(self, books: Books, kind: TransactionKind) -> None:
         self._books = books
@@ -66,6 +65,7 @@ class Transaction:
         self.captured: list[Captured] = []
         self._components: dict[str, ComponentRecord] = {}
         self._open = True
+        self._failed_once = False
 
     # -- capture ------------------------------------------------------------------------------------------------------
 
@@ -108,17 +108,22 @@ class Transaction:
     ) -> Recording:
         """`capture` with what a routine adds: its buffers, its context and its clean-up."""
         books = self._books
-        if not self._open:
-            raise books.refuse("capture", "the transaction is open")
+        self._check_open("capture")
         if books.backend.capturing():
             raise books.refuse("capture", "the caller's stream is not capturing", CaptureActive)
+        if not isinstance(entry, Entry) or not callable(make):
+            raise ConfigError(f"capture takes an entry and a function that makes the work, not {entry!r} and {make!r}")
         if entry.manager is not books:
             raise ConfigError(f"{entry.name} belongs to another manager")
+        if stream is not None and not stream.handle:
+            raise ConfigError("a capture cannot run on the default stream")
         books.point("capture_begin")
         pool, stream = self._begin(entry, stream)
         undo = UndoLog()
         buffers: object = None
+        recording: Recording | None = None
         try:
+            books.backend.keep_generator(undo)  # first: buffers may be made of random numbers, too
             if after is not None:
                 undo.always("after_capture", after)
             if allocate is not None:
@@ -133,26 +138,28 @@ class Transaction:
                 rounds=books.warmup_rounds,
             )
             recording = record(attempt, make, inside(), undo)
+            done = stream.record()
             undo.succeed()
         except BaseException as error:
+            if recording is not None:  # recorded, but the steps that always run have raised: what would undo it is forgotten by now
+                undo.on_failure("destroy the graph", recording.graph.destroy)
             undo.fail()
-            # The error's frames hold the body's tensors, and with them memory of the pool that must come back now (I12).
-            traceback.clear_frames(error.__traceback__)
+            clear_frames(error, *(problem for _, problem in undo.errors))
             failure = self._failed(entry, pool, buffers, error, undo)
-            if failure is None:
-                raise
             try:
+                if failure is None:
+                    raise
                 raise failure from error
             finally:
-                failure = buffers = None  # this frame is part of the traceback: do not make it a cycle
+                failure = buffers = recording = None  # this frame is part of the traceback: keep nothing alive, make no cycle
         books.point("capture_end")
         with books.gate.lock:
             entry.capture_end()
             pool.end()
-            pool.measure()
-            pool.turn.disturb(stream.record())
+            pool.turn.disturb(done)
             self.captured.append(Captured(entry, recording, buffers))
             self._release_gate()
+            pool.measure()
         return recording
 
     def _begin(self, entry: Entry, stream: Stream | None) -> tuple[Pool, Stream]:
@@ -166,7 +173,8 @@ class Transaction:
             domain, before = entry.domain, entry.pool
             blocked = books.blocked(entry.component, entry.descriptor, explicit=self.kind is not TransactionKind.lazy)
             entry.transaction = self
-            entry.pool = domain.pool if domain.pool is not None else UNPOOLED
+            pool = domain.pool  # a retired generation is followed by a new one
+            entry.pool = pool if pool is not None and pool.state not in (PoolState.RETIRED, PoolState.GONE) else UNPOOLED
             try:
                 if not entry.may_capture_begin(blocked=blocked):
                     entry.capture_begin(blocked=blocked)  # raises the refusal
@@ -175,15 +183,40 @@ class Transaction:
                     stream = domain.open_stream(books)
                 else:
                     domain.adopted = True
-            except BaseException:
+            except BaseException as error:
                 entry.pool = before
-                raise
+                if isinstance(error, CGStateError) or not isinstance(error, Exception):
+                    raise
+                raise self._not_begun(entry, error) from error
             entry.capture_begin(blocked=blocked)
             entry.pool.begin()
             gate.holder = thread
             if self.kind is TransactionKind.explicit:
                 self.include(entry.component)
             return entry.pool, stream
+
+    def _not_begun(self, entry: Entry, error: Exception) -> CaptureFailed:
+        """The device gave no pool or no stream; no state has moved. The lock is held."""
+        books = self._books
+        kind = books.backend.failure_kind(error) or FailureKind.USER
+        self._failed_once = True
+        if self.kind is not TransactionKind.profile:
+            books.note_failure(entry, kind, error)
+        if kind is FailureKind.DEVICE:
+            books.lose_device()
+        return CaptureFailed(kind, entry.component.component_id, entry.descriptor)
+
+    def _check_open(self, event: str) -> None:
+        """Refuse after the end, after a failure (all are bound, or none: I1), and in a foreign thread."""
+        books = self._books
+        if not self._open:
+            raise books.refuse(event, "the transaction is open")
+        if self._failed_once and self.kind is not TransactionKind.profile:
+            raise books.refuse(event, "no capture of the transaction failed")
+        if books.busy != books.thread_id():
+            raise WrongThread(
+                f"a transaction of {books.name} runs in one thread, {books.busy}; thread {books.thread_id()} called it"
+            )
 
     def _await_gate(self, thread: int) -> None:
         """Wait until no other thread captures, destroys, or is inside a component call; the lock is held.
@@ -202,6 +235,7 @@ class Transaction:
         finally:
             if gate.pending == thread:
                 gate.pending = 0
+                gate.notify()
 
     def _release_gate(self) -> None:
         gate = self._books.gate
@@ -218,9 +252,10 @@ class Transaction:
         """Step everything back after the undo log ran; the error to raise, or None to let ``error`` itself go on."""
         books = self._books
         kind = books.backend.failure_kind(error) or FailureKind.USER
-        if undo.errors and books.backend.lost() is not None:
+        if undo.errors and self._device_lost():
             kind = FailureKind.DEVICE
         ours = isinstance(error, Exception)
+        self._failed_once = True
         with books.gate.lock:
             if ours:
                 entry.capture_fail()
@@ -229,18 +264,27 @@ class Transaction:
             else:
                 entry.abort()  # an interrupt is no failure of the entry
             pool.fail()
-            pool.measure()
             books.retire_attempt(entry, buffers)
             if kind is FailureKind.DEVICE:
                 books.lose_device()
             if ours and self.kind is TransactionKind.explicit and entry.component.state is EntryState.CAPTURING:
                 entry.component.fail()
             self._release_gate()
+            try:
+                pool.measure()
+            except Exception as problem:
+                undo.errors.append(("measure the pool", problem))
         if not ours:
             for step, problem in undo.errors:
-                error.add_note(f"while undoing the capture, '{step}' raised {type(problem).__name__}: {problem}")
+                error.add_note(f"while undoing the capture, '{step}' raised {describe(problem)}")
             return None
         return CaptureFailed(kind, entry.component.component_id, entry.descriptor, tuple(undo.errors))
+
+    def _device_lost(self) -> bool:
+        try:
+            return self._books.backend.lost() is not None
+        except Exception:
+            return False  # it could not be asked; the next call will tell
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -252,6 +296,7 @@ class Transaction:
             IllegalTransition: a rank disagreed, or the device was lost meanwhile; nothing was bound.
         """
         books = self._books
+        self._check_open("commit")
         for captured in self.captured:
             record = captured.entry.component
             if record.collective and not books.vote.agree(Ballot.commit, record.component_id, captured.entry.descriptor):

@@ -12,7 +12,6 @@ from cgstate.lifecycle import (
     ENTRY,
     MANAGER,
     POOL,
-    EntryEvent,
     EntryState,
     Machine,
     PoolEvent,
@@ -21,7 +20,7 @@ from cgstate.lifecycle import (
     engine,
 )
 from cgstate.lifecycle import tables as t
-from cgstate.lifecycle.explore import Exploration, explore
+from cgstate.lifecycle.explore import Exploration, explore, walk
 from cgstate.lifecycle.expr import Value
 from tests.lifecycle.planting import plant, row_of, without_guard
 
@@ -91,15 +90,14 @@ def test_all_valuations_of_what_decides_are_tried() -> None:
 
 
 def test_a_dropped_guard_leaves_its_variable_in_the_exploration_of_the_mutant() -> None:
-    reclaim = row_of(ENTRY, EntryEvent.reclaim, "state")
-    mutant = plant(ENTRY, reclaim, without_guard("gate free"))
+    retire = row_of(POOL, PoolEvent.retire, PoolState.RETIRED)
+    mutant = plant(POOL, retire, without_guard("no live entry in its domain"))
 
     def seen(reviewed: Machine | None) -> set[Value]:
-        edges = explore(mutant, reviewed).edges
-        return {edge.env["gate.free"] for edge in edges if edge.event is EntryEvent.reclaim and "gate.free" in edge.env}
+        return {edge.env["domain.live"] for edge in walk(mutant, reviewed) if "domain.live" in edge.env}
 
     assert seen(None) == set()
-    assert seen(ENTRY) == {False, True}
+    assert seen(POOL) == set(t.domain_live.domain)
 
 
 def test_the_first_enabled_row_is_taken() -> None:

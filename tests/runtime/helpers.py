@@ -23,6 +23,8 @@ class Model:
         self.dev = SimDevice(config, schedule)
         self.backend = SimBackend(self.dev)
         self.weight = self.dev.rand(WIDTH, WIDTH)
+        self.config_cells = self.dev.config.workspace_bytes // 8
+        self.kept: list[SimTensor] = []
 
     def net(self, x: SimTensor) -> SimTensor:
         hidden = kernels.tanh(kernels.matmul(x, self.weight))
@@ -68,6 +70,7 @@ class Model:
                     return work(static)
 
                 tx.capture(entry, lambda warmup, run=run: run)  # type: ignore[misc]  # mypy cannot infer a defaulted lambda
+                self.kept.append(static)  # the graph has its address baked in
                 made.append((entry, static))
         return made
 

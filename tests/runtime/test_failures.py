@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from threading import Thread
 
 import pytest
@@ -20,11 +21,13 @@ from cgstate import (
     ManagerPoisoned,
     ManagerState,
 )
-from cgstate.backends.sim import SimBackend, SimStream, SimTensor, captured, kernels
+from cgstate.backends.base import Footprint
+from cgstate.backends.sim import SimBackend, SimConfig, SimStream, SimTensor, captured, kernels
 from cgstate.backends.sim.errors import SimAcceleratorError, SimError, SimOutOfMemory
 from cgstate.backends.sim.faults import InjectedFault
 from tests.runtime.failing import KIB, Bench, Toy
 
+WORKSPACE = SimConfig().workspace_bytes
 ERRORS = [ValueError, KeyboardInterrupt]
 IN_CAPTURE = [
     "allocate_buffers",
@@ -35,6 +38,14 @@ IN_CAPTURE = [
     "context exit",
     "after_capture",
 ]
+
+
+def as_before(after: Footprint, before: Footprint) -> bool:
+    """Whether nothing was left behind; library workspaces that are in nobody's way may have been given back, too."""
+    gone = before.allocated - after.allocated
+    return gone % WORKSPACE == 0 <= gone and before.reserved >= after.reserved and replace(
+        after, allocated=before.allocated, reserved=before.reserved
+    ) == before
 
 
 # -- the routine raises -------------------------------------------------------------------------------------------------
@@ -111,12 +122,10 @@ def test_a_routine_that_raises_in_a_lazy_capture_is_heard_and_leaves_nothing(
     raised.__traceback__ = None
     bench.quiet()
     after = bench.footprint()
-    shared = isolation == "shared"
-    if shared:  # what the attempt grew stays in the pool that the sibling lives in, free and charged
-        assert (after.stream, after.generator, after.allocated) == (before.stream, before.generator, before.allocated)
+    if isolation == "shared":  # what the attempt grew stays in the pool that the sibling lives in, free and charged
         assert bench.manager.memory().total >= sum(after.pools.values())
-    else:
-        assert after == before
+        after = replace(after, pools=before.pools, reserved=before.reserved)
+    assert as_before(after, before)
     assert bench.states() == states
     assert bench.uses() == uses
     assert bench.component(x).tolist() == bench.routine.work(x).tolist()
@@ -321,6 +330,7 @@ def test_a_context_that_swallows_the_error_does_not_bind_what_is_broken() -> Non
     with pytest.raises(CaptureFailed):
         bench.manager.capture_and_bind()
     bench.quiet()
+    gc.collect()  # the swallowed error is in a cycle with its own frames
     assert bench.footprint() == before
     bench.faults.inject("close_capture")
     with pytest.raises(CaptureFailed):
@@ -429,12 +439,11 @@ def test_what_a_body_breaks_in_a_lazy_capture_is_answered_eagerly_unless_it_is_t
     assert bench.manager.stats().components["toy"].failures == {kind: 1}
     bench.routine.cure()
     bench.quiet()
-    assert (bench.states(), bench.uses()) == (states, uses)
     after = bench.footprint()
-    if isolation == "per_entry":
-        assert after == before
-    else:
-        assert (after.stream, after.generator, after.allocated) == (before.stream, before.generator, before.allocated)
+    if isolation == "shared":
+        after = replace(after, pools=before.pools, reserved=before.reserved)
+    assert as_before(after, before)
+    assert (bench.states(), bench.uses()) == (states, uses)
     bench.answers(1, 4)
     bench.manager.forget_failures()
     bench.answers(8)
@@ -546,14 +555,15 @@ def test_a_device_lost_in_an_eager_call_is_noticed() -> None:
     bench.manager.close()
 
 
-def test_a_device_lost_before_a_launch_fails_the_entry_and_poisons_the_manager() -> None:
+def test_a_device_lost_before_a_launch_poisons_the_manager() -> None:
     bench = Bench().serving()
     entry = bench.manager.entry("toy", 4)
     bench.device.lose()
     with pytest.raises(SimAcceleratorError):
         entry.replay()
     assert bench.manager.state is ManagerState.POISONED
-    assert entry.state == "FAILED"
+    with pytest.raises(ManagerPoisoned):
+        entry.replay()
     bench.quiet()
     bench.manager.close()
 

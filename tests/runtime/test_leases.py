@@ -81,7 +81,8 @@ class TestStates:
 
     def test_a_lease_is_entered_once_at_a_time_and_again_after_it_ended(self) -> None:
         model = Model()
-        [(entry, _)] = model.bind(model.manager(), "low")
+        manager = model.manager()
+        [(entry, _)] = model.bind(manager, "low")
         lease = entry.lease()
         with lease:
             with pytest.raises(cgstate.IllegalTransition, match="not held already"), lease:
@@ -93,7 +94,8 @@ class TestStates:
     @pytest.mark.parametrize("interruption", [ValueError, KeyboardInterrupt])
     def test_an_exception_in_the_block_ends_the_lease(self, interruption: type[BaseException]) -> None:
         model = Model()
-        [(entry, _)] = model.bind(model.manager(), "low")
+        manager = model.manager()
+        [(entry, _)] = model.bind(manager, "low")
         with pytest.raises(interruption), entry.lease():
             raise interruption
         assert (state_of(entry), entry.leases) == ("BOUND", 0)
@@ -103,7 +105,7 @@ class TestOutputs:
     def test_a_component_hands_out_outputs_of_its_own(self) -> None:
         model = Model()
         net = model.component()
-        model.serving(net)
+        manager = model.serving(net)
         first = net(model.input(4, 1.0))
         kept = first.tolist()
         net(model.input(4, 2.0)).tolist()
@@ -111,7 +113,8 @@ class TestOutputs:
 
     def test_what_a_lease_reads_is_the_last_replay_under_it(self) -> None:
         model = Model()
-        [(entry, static)] = model.bind(model.manager(), "low")
+        manager = model.manager()
+        [(entry, static)] = model.bind(manager, "low")
         with entry.lease() as lease:
             with pytest.raises(cgstate.OutputExpired):
                 _ = lease.output
@@ -158,7 +161,7 @@ class TestOutputs:
     def test_a_replay_in_another_pool_expires_nothing(self) -> None:
         model = Model()
         net, other = model.leased("net"), model.component("other")
-        model.serving(net, other, isolation="per_component")
+        manager = model.serving(net, other, isolation="per_component")
         with net(model.input(4)) as out:
             other(model.input(4))
             assert out.value.tolist() == model.net(model.input(4)).tolist()
@@ -166,7 +169,7 @@ class TestOutputs:
     def test_a_launch_that_raised_expires_what_it_may_have_overwritten(self) -> None:
         model = Model()
         net = model.leased()
-        model.serving(net)
+        manager = model.serving(net)
         with net(model.input(4, 1.0)) as out:
             model.dev.faults.inject("graph_replay", when="after")  # it was launched all the same
             with pytest.raises(InjectedFault):
@@ -189,7 +192,7 @@ class TestOutputs:
     def test_a_copy_outlives_the_lease(self) -> None:
         model = Model()
         net = model.leased()
-        model.serving(net)
+        manager = model.serving(net)
         with net(model.input(4, 1.0)) as out:
             mine = out.copy()
         net(model.input(4, 2.0)).release()
@@ -198,7 +201,7 @@ class TestOutputs:
     def test_replays_wait_for_a_copy_on_another_stream(self) -> None:
         model = Model()
         net = model.leased()
-        model.serving(net)
+        manager = model.serving(net)
         side = model.dev.new_stream()
         out = net(model.input(4, 1.0))
         with model.dev.on_stream(side):
@@ -373,17 +376,22 @@ class TestFailedLaunch:
         assert state_of(entry) == "FAILED"
 
     @pytest.mark.parametrize("method", ["copy_runtime_inputs", "output_after_replay"])
-    def test_an_exception_of_the_routine_is_a_plain_release(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_exception_of_the_routine_is_a_plain_release(self, method: str) -> None:
         model = Model()
         net = model.component()
+        right, broken = getattr(net.routine, method), [False]
+
+        def sometimes(*args: object) -> object:
+            if broken[0]:
+                raise KeyError("mine")
+            return right(*args)
+
+        setattr(net.routine, method, sometimes)
         manager = model.serving(net)
-
-        def broken(*args: object) -> None:
-            raise KeyError("mine")
-
-        with monkeypatch.context() as patch, pytest.raises(KeyError, match="mine"):
-            patch.setattr(net.routine, method, broken)
+        broken[0] = True
+        with pytest.raises(KeyError, match="mine"):
             net(model.input(4))
+        broken[0] = False
         assert state_of(manager.entry("net", 4)) == "BOUND"
         assert net(model.input(4)).tolist() == model.net(model.input(4)).tolist()
 
@@ -489,7 +497,8 @@ class TestHotPath:
 
     def test_the_hot_path_is_taken(self) -> None:
         model = Model()
-        [(entry, _)] = model.bind(model.manager(check=False), "low")
+        manager = model.manager(check=False)
+        [(entry, _)] = model.bind(manager, "low")
         entry.replay()
         calls = dict(model.dev.faults.calls)
         for _ in range(10):

@@ -1,0 +1,70 @@
+"""A lease as users hold it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgstate.errors import IllegalTransition, OutputExpired
+from cgstate.runtime import hotpath, leasing
+
+if TYPE_CHECKING:
+    from cgstate.runtime.entry import Entry
+
+
+class Lease:
+    """A lease on one entry, as a context manager. Not re-entrant; may be entered again after it ended.
+
+    Attributes:
+        entry: The leased entry.
+        thread: Thread that holds it; 0 when nobody.
+        seen: The pool's count of replays after this lease's last one; -1 before it.
+    """
+
+    __slots__ = ("entry", "seen", "thread")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.thread = 0
+        self.seen = -1
+
+    __enter__ = hotpath.begin_lease
+    __exit__ = hotpath.end_lease
+
+    def replay(self) -> None:
+        """Replay on the current stream, in the pool's turn.
+
+        Raises:
+            IllegalTransition: the lease ended; or the entry turned retiring or failed, so that its output is not to be trusted.
+            Exception: what the launch raised. The lease is over then.
+        """
+        entry = self.entry
+        if not self.thread:
+            raise IllegalTransition("entry", entry.name, entry.state, "replay", "the lease is held")
+        leasing.launch_in_turn(entry, entry.manager.thread_id(), self)
+
+    @property
+    def output(self) -> object:
+        """The static output of the last replay under this lease.
+
+        Raises:
+            OutputExpired: there was no replay yet, the lease is over, the entry is retiring, or its pool replayed since.
+        """
+        entry = self.entry
+        if not self.thread or entry.retiring or self.seen != entry.turn.replays:
+            raise OutputExpired(f"the output of {entry.name} expired; copy it before the next replay of its pool")
+        return entry.output
+
+    def end(self) -> None:
+        """Give it back, with the lock held; nothing once it is over. The caller settles afterwards, without the lock."""
+        if self.thread:
+            self.over()
+            leasing.release(self.entry)
+
+    def launched(self, replays: int) -> None:
+        """This lease's replay was the pool's last one; the lock is held."""
+        self.seen = replays
+
+    def over(self) -> None:
+        """Mark the lease as ended; the lock is held."""
+        self.thread = 0
+        self.entry.manager.held_leases.discard(self)

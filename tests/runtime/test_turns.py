@@ -1,0 +1,270 @@
+"""Turns: replays that share a pool, or the generator, never overlap, on whichever streams and threads they come (I5, fact T1)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cgstate
+from cgstate.backends.sim import Drawn, InOrder, SimStream, SimTensor, captured, kernels
+from tests.runtime.helpers import Model, running
+
+SEEDS = range(12)
+ROUNDS = 6
+
+
+def drawn(seed: int) -> Model:
+    return Model(schedule=Drawn(random.Random(seed)))
+
+
+class TestTwoStreams:
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_calls_on_two_streams_answer_as_eager_does(self, seed: int) -> None:
+        model = drawn(seed)
+        net, other = model.component("net"), model.component("other")
+        manager = model.serving(net, other, check=bool(seed % 2))
+        streams = [model.dev.new_stream() for _ in range(2)]
+        pick = random.Random(seed)
+        answers: list[tuple[SimTensor, SimStream, object]] = []
+        for number in range(ROUNDS):
+            stream, size = pick.choice(streams), pick.choice((3, 4, 7, 8))
+            with model.dev.on_stream(stream):
+                answers.append((pick.choice((net, other))(model.input(size, number)), stream, (size, number)))
+        expected = [model.net(model.input(*key)).tolist() for _, _, key in answers]  # type: ignore[misc]
+        for (answer, stream, _), right in zip(answers, expected, strict=True):
+            with model.dev.on_stream(stream):
+                assert answer.tolist() == right
+        assert sum(c.hits for c in manager.stats().components.values()) == ROUNDS
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("door", ["replay", "lease"])
+    def test_low_level_replays_on_two_streams_do_not_corrupt(self, seed: int, door: str) -> None:
+        model = drawn(seed)
+        manager = model.manager(check=bool(seed % 2))
+        (a, a_in), (b, b_in) = model.bind(manager, "a", "b")
+        a_in.copy_(model.input(2, 1.0))
+        b_in.copy_(model.input(2, 2.0))
+        model.dev.synchronize()
+        streams = [model.dev.new_stream() for _ in range(2)]
+        kept: list[tuple[SimTensor, SimStream, float]] = []
+        for _ in range(ROUNDS):
+            for entry, stream, value in ((a, streams[0], 1.0), (b, streams[1], 2.0)):
+                with model.dev.on_stream(stream):
+                    if door == "lease":
+                        with entry.lease() as lease:
+                            lease.replay()
+                    else:
+                        entry.replay()
+                    # The turn is over; the next replay waits for this stream, and so for the copy.
+                    kept.append((entry.output.clone(), stream, value))
+        for copy, stream, value in kept:
+            with model.dev.on_stream(stream):
+                assert copy.tolist() == model.net(model.input(2, value)).tolist()
+
+    def test_the_same_replays_without_turns_corrupt_on_this_simulator(self) -> None:
+        wrong = 0
+        for seed in SEEDS:
+            model = drawn(seed)
+            pool, stream = model.dev.new_pool(), model.dev.new_stream()
+            inputs = [model.input(2, 1.0), model.input(2, 2.0)]
+            model.net(inputs[0])
+            with model.dev.on_stream(stream):
+                model.net(inputs[0])
+            graphs = [captured(model.dev, lambda x=x: model.net(x), stream, pool.id) for x in inputs]  # type: ignore[misc]
+            model.dev.synchronize()
+            streams = [model.dev.new_stream() for _ in range(2)]
+            kept = []
+            for _ in range(ROUNDS):
+                for (graph, output), side, x in zip(graphs, streams, inputs, strict=True):
+                    with model.dev.on_stream(side):
+                        graph.replay()
+                        kept.append((output.clone(), side, x))
+            for copy, side, x in kept:
+                with model.dev.on_stream(side):
+                    found = copy.tolist()
+                wrong += found != model.net(x).tolist()
+        assert wrong > len(SEEDS), "a simulator on which this is right cannot show that turns are needed"
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_threads_with_streams_of_their_own_do_not_corrupt(self, seed: int) -> None:
+        model = drawn(seed)
+        net, other = model.component("net"), model.component("other")
+        manager = model.serving(net, other, check=bool(seed % 2))
+
+        def work(component: cgstate.Component[..., SimTensor], first: float) -> Callable[[], None]:
+            stream = model.dev.new_stream()
+
+            def calls() -> None:
+                with model.dev.on_stream(stream):
+                    for number in range(ROUNDS):
+                        x = model.input(4, first + number)
+                        assert component(x).tolist() == model.net(x).tolist()
+
+            return calls
+
+        with running(work(net, 1.0), work(other, 100.0), work(net, 200.0)):
+            pass
+        assert sum(c.hits for c in manager.stats().components.values()) == 3 * ROUNDS
+
+    def test_the_first_replay_waits_for_the_capture_that_made_it(self) -> None:
+        model = drawn(3)
+        manager = model.manager()
+        [(entry, static)] = model.bind(manager, "low")
+        waits = model.dev.faults.calls["stream_wait"]
+        with model.dev.on_stream(model.dev.new_stream()):
+            entry.replay()
+            assert model.dev.faults.calls["stream_wait"] == waits + 1
+            assert entry.output.tolist() == model.net(static).tolist()
+
+
+class TestCost:
+    @pytest.mark.parametrize("check", [True, False])
+    def test_nothing_is_recorded_while_everything_comes_on_one_stream(self, check: bool) -> None:
+        model = Model()
+        net = model.component()
+        manager = model.serving(net, check=check)
+        entry, x = manager.entry("net", 4), model.input(4)
+        net(x)
+        entry.replay()
+        before = dict(model.dev.faults.calls)
+        for _ in range(10):
+            net(x)
+            entry.replay()
+        after = model.dev.faults.calls
+        for name in ("stream_record", "stream_wait", "current_stream", "stream_synchronize", "event_done", "synchronize"):
+            assert after[name] == before.get(name, 0), name
+        assert after["graph_replay"] - before["graph_replay"] == 20
+
+    def test_a_change_of_stream_costs_one_event(self) -> None:
+        model = Model()
+        manager = model.manager()
+        [(entry, _)] = model.bind(manager, "low")
+        entry.replay()
+        before = model.dev.faults.calls.copy()
+        with model.dev.on_stream(model.dev.new_stream()):
+            for _ in range(3):
+                entry.replay()
+        spent = model.dev.faults.calls - before
+        assert (spent["stream_record"], spent["stream_wait"]) == (1, 1)
+
+
+class TestRandomNumbers:
+    def dropout(self, model: Model) -> Callable[[SimTensor], SimTensor]:
+        return lambda x: kernels.add(model.net(x), model.dev.rand(*x.shape))
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_graphs_that_draw_are_ordered_across_pools(self, seed: int) -> None:
+        model = drawn(seed)
+        manager = model.manager(isolation="per_entry")
+        (a, _), (b, _) = model.bind(manager, "a", "b", call=self.dropout(model))
+        assert a.pool is not b.pool
+        streams = [model.dev.new_stream() for _ in range(2)]
+        for entry, stream in zip((a, b), streams, strict=True):
+            with model.dev.on_stream(stream):
+                entry.replay()
+        before = model.dev.faults.calls.copy()
+        for entry, stream in zip((a, b), streams, strict=True):
+            with model.dev.on_stream(stream):
+                entry.replay()
+        assert (model.dev.faults.calls - before)["stream_wait"] == 2, "each waits for the other one's stream"
+        assert a.gate.random.last_handle == streams[1].handle
+
+    def test_graphs_that_draw_nothing_are_not_ordered_across_pools(self) -> None:
+        model = Model()
+        manager = model.manager(isolation="per_entry")
+        (a, _), (b, _) = model.bind(manager, "a", "b")
+        streams = [model.dev.new_stream() for _ in range(2)]
+        for _ in range(2):
+            before = model.dev.faults.calls.copy()
+            for entry, stream in zip((a, b), streams, strict=True):
+                with model.dev.on_stream(stream):
+                    entry.replay()
+        assert (model.dev.faults.calls - before)["stream_wait"] == 0
+
+    def test_a_replay_draws_what_the_eager_call_would_have_drawn(self) -> None:
+        model = Model()
+        manager = model.manager()
+        work = self.dropout(model)
+        [(entry, static)] = model.bind(manager, "low", call=work)
+        static.copy_(model.input(2))
+        model.dev.manual_seed(5)
+        eager = [work(static).tolist() for _ in range(3)]
+        model.dev.manual_seed(5)
+        graph = []
+        for _ in range(3):
+            entry.replay()
+            graph.append(entry.output.tolist())
+        assert graph == eager
+        assert len({str(values) for values in graph}) == 3
+
+    def test_a_capture_waits_for_a_drawing_replay_to_be_launched_and_the_replay_for_the_capture(self) -> None:
+        """Between the turn and the launch no capture may open: the generator would refuse the replay (fact S2)."""
+        model = Model()
+        manager = model.manager()
+        [(entry, _)] = model.bind(manager, "low", call=self.dropout(model))
+        gate = entry.gate
+        graph_replay = entry.launch
+        seen: list[bool] = []
+
+        def launch() -> None:
+            with gate.lock:
+                seen.append(gate.blocks_capture(-1))
+            graph_replay()
+
+        entry.launch = launch
+        entry.replay()
+        assert seen == [True]
+        with gate.lock:
+            assert not gate.blocks_capture(-1)
+
+
+class TestNesting:
+    def test_a_call_from_inside_a_call_into_the_same_pool_is_eager_and_counted(self) -> None:
+        model = Model()
+        inner = model.component("inner")
+        outer = model.component("outer")
+        answers: list[Any] = []
+        copy = outer.routine.copy_runtime_inputs
+
+        def nested(descriptor: int, buffers: Any, *args: Any, **kwargs: Any) -> None:
+            answers.append(inner(model.input(4, 7.0)))
+            copy(descriptor, buffers, *args, **kwargs)
+
+        outer.routine.copy_runtime_inputs = nested  # type: ignore[method-assign]
+        manager = model.serving(inner, outer)
+        assert outer(model.input(4)).tolist() == model.net(model.input(4)).tolist()
+        assert answers[0].tolist() == model.net(model.input(4, 7.0)).tolist()
+        assert manager.stats().components["inner"].fallbacks == {cgstate.Fallback.turn_held: 1}
+
+    def test_a_low_level_replay_from_inside_a_call_into_the_same_pool_is_refused(self) -> None:
+        model = Model()
+        outer = model.component("outer")
+        copy = outer.routine.copy_runtime_inputs
+        refused: list[bool] = []
+
+        def nested(descriptor: int, buffers: Any, *args: Any, **kwargs: Any) -> None:
+            with pytest.raises(cgstate.CaptureActive, match="not inside a call into the pool"):
+                entry.replay()
+            refused.append(True)
+            copy(descriptor, buffers, *args, **kwargs)
+
+        outer.routine.copy_runtime_inputs = nested  # type: ignore[method-assign]
+        manager = model.serving(outer)
+        entry = manager.entry("outer", 8)
+        assert outer(model.input(4)).tolist() == model.net(model.input(4)).tolist()
+        assert refused
+        assert (entry.state.value, entry.leases) == ("BOUND", 0)
+
+    def test_an_idle_lease_holds_no_turn(self) -> None:
+        model = Model(schedule=InOrder())
+        net = model.component()
+        manager = model.serving(net)
+        with manager.entry("net", 4).lease() as lease:
+            lease.replay()
+            done: list[Any] = []
+            with running(lambda: done.append(net(model.input(8)).tolist())):
+                pass
+            assert done == [model.net(model.input(8)).tolist()]
