@@ -1,4 +1,8 @@
-"""Ratios that can be trusted: candidates interleaved in one run, CPU time of the calling thread, medians with spread."""
+"""Ratios that can be trusted: candidates interleaved in one run, CPU time of the calling thread, with the spread.
+
+Figures are 5th percentiles: on a shared host, neighbours only ever add time, by a factor of two at moments, and the low percentile
+repeats from run to run to a few percent where the median does not. The rows of the evidence give medians and 95th percentiles beside.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Nanoseconds for each call: median over rounds, and the 5th and 95th percentile."""
+    """Nanoseconds for each call, over rounds: the 5th percentile, the median, the 95th percentile."""
 
+    quiet: float
     median: float
-    low: float
-    high: float
+    loud: float
 
 
 def interleave(
@@ -54,10 +58,10 @@ def interleave(
 
 
 def ratio(measured: Mapping[str, Timing], over: str, under: str) -> float:
-    """Of two medians of one run."""
-    return measured[over].median / measured[under].median
+    """Of two candidates of one run."""
+    return measured[over].quiet / measured[under].quiet
 
 
 def _summary(values: list[float]) -> Timing:
     ordered = sorted(values)
-    return Timing(statistics.median(ordered), ordered[len(ordered) // 20], ordered[-1 - len(ordered) // 20])
+    return Timing(ordered[len(ordered) // 20], statistics.median(ordered), ordered[-1 - len(ordered) // 20])

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
@@ -107,9 +107,10 @@ class Routine(ABC, Generic[P, R, D, B]):
 class _Tensor(Protocol):
     """The few tensor methods that bucketing needs; torch tensors and simulated tensors have them."""
 
-    def size(self, dim: int, /) -> int: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
     def narrow(self, dim: int, start: int, length: int, /) -> _Tensor: ...
-    def copy_(self, source: _Tensor, /) -> object: ...
+    def copy_(self, source: object, /) -> object: ...
     def zero_(self) -> object: ...
 
 
@@ -149,7 +150,6 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self.output_dim = output_dim
         self.output_scale = output_scale
         self.max_size = max_size
-        self._seen = 0, 0
         self._resolved: tuple[frozenset[int], dict[int, Resolution[int]]] = (frozenset(), {})
 
     def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -158,9 +158,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
         """The smallest available size that holds the call; keyword arguments never hit, they would be baked in."""
-        first = args[0]
-        size: int = first.size(self.dim)  # type: ignore[attr-defined]  # a tensor; no cast on the hot path
-        self._seen = id(first), size
+        size: int = args[0].shape[self.dim]  # type: ignore[attr-defined]  # a tensor; no cast on the hot path
         if kwargs:
             return Resolution((size, *sorted(kwargs)), None)
         snapshot, resolved = self._resolved
@@ -206,13 +204,12 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     def copy_runtime_inputs(self, descriptor: int, buffers: tuple[object, ...], *args: P.args, **kwargs: P.kwargs) -> None:
         """Copy the call's inputs to the front of the static ones and zero the rest."""
-        dim = self.dim
         if len(args) != len(buffers):
             raise TypeError(f"{len(buffers)} tensors are needed, not {len(args)}")
-        seen, known = self._seen
-        tensors: Iterable[tuple[_Tensor, _Tensor]] = zip(buffers, args)  # type: ignore[arg-type]  # noqa: B905 - compared above
-        for buffer, value in tensors:
-            size = known if seen == id(value) else value.size(dim)
+        dim = self.dim
+        for index, value in enumerate(args):
+            size: int = value.shape[dim]  # type: ignore[attr-defined]  # as in `resolve_runtime`
+            buffer: _Tensor = buffers[index]  # type: ignore[assignment]
             if size == descriptor:
                 buffer.copy_(value)
             else:
@@ -223,10 +220,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self, descriptor: int, buffers: tuple[object, ...], output: object, *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Trim every output tensor to the call's own size."""
-        # Asking a tensor for its size costs more than all else here. The argument lives through the call, so its id is its own.
-        seen, size = self._seen
-        if seen != id(args[0]):
-            size = args[0].size(self.dim)  # type: ignore[attr-defined]
+        size: int = args[0].shape[self.dim]  # type: ignore[attr-defined]  # as in `resolve_runtime`
         if self.output_dim is None or size == descriptor:
             return output  # type: ignore[return-value]  # the recorded call's own answer
         return cast(R, self._trim(output, size * self.output_scale))

@@ -114,6 +114,10 @@ def _enums(machine: Machine) -> Iterator[type]:
             yield type(var.domain[0])
 
 
+def _sentence(doc: str) -> str:
+    return f"{doc[:1].upper()}{doc[1:]}."
+
+
 def _type(var: Var) -> str:
     return type(var.domain[0]).__name__
 
@@ -138,11 +142,11 @@ def _relations(machine: Machine) -> Iterator[str]:
             yield ""
             if f"{owner}.{var.name}" in assigned:
                 yield f"    {var.name}: {_type(var)}"
-                yield f'    """{var.doc.capitalize()}."""'
+                yield f'    """{_sentence(var.doc)}"""'
             else:
                 yield "    @property"
                 yield f"    def {var.name}(self) -> {_type(var)}:"
-                yield f'        """{var.doc.capitalize()}."""'
+                yield f'        """{_sentence(var.doc)}"""'
                 yield "        ..."
 
 
@@ -162,7 +166,7 @@ def _class(machine: Machine) -> Iterator[str]:
     yield f"    state: {machine.states.__name__}"
     for var, _ in machine.own:
         yield f"    {var.name}: {_type(var)}"
-        yield f'    """{var.doc.capitalize()}."""'
+        yield f'    """{_sentence(var.doc)}"""'
     for owner in owners:
         yield f"    {owner}: {machine.name.title()}{owner.title()}"
     yield ""

@@ -253,6 +253,12 @@ STEP_PROPERTIES = (
     ),
     StepProperty(
         "component",
+        "a transaction ends for whom it took in, and for whom it left in use",
+        by(CV.commit, CV.abort, CV.fail),
+        (c.among(C.CAPTURING, C.BOUND, C.REPLAYING),),
+    ),
+    StepProperty(
+        "component",
         "a transaction ends as it says",
         c.eq(C.CAPTURING),
         (
@@ -294,6 +300,7 @@ STEP_PROPERTIES = (
         (
             then(c).eq(C.EVICTED),
             by(CV.last_release, CV.last_retired, CV.abort),
+            implies(by(CV.last_retired), c.eq(C.BOUND)),
             implies(~by(CV.abort), t.bound.eq(0)),
             implies(~by(CV.abort), ~t.pure_lazy),
         ),
@@ -431,7 +438,7 @@ STEP_PROPERTIES = (
             ~then(t.m_serving),
             implies(by(MV.release), m.eq(M.SERVING) & then(m).eq(M.PREPARED)),
             implies(by(MV.close), then(m).eq(M.CLOSED)),
-            implies(by(MV.close), ~m.among(M.PROFILING, M.CAPTURING)),
+            implies(by(MV.close), ~m.among(M.PROFILING, M.CAPTURING, M.CLOSED)),
         ),
     ),
     StepProperty(

@@ -97,10 +97,10 @@ class EntryComponent(Protocol):
         ...
 
     bound: int
-    """Entries of the component that are bound or replaying."""
+    """Entries of the component that are BOUND or REPLAYING."""
 
     leased: int
-    """Entries of the component that are replaying."""
+    """Entries of the component that are REPLAYING."""
 
     @property
     def epoch(self) -> int:
@@ -126,7 +126,7 @@ class EntryDomain(Protocol):
     """What the entry table reads and assigns of the domain."""
 
     capturing: int
-    """Entries of the domain that are capturing."""
+    """Entries of the domain that are CAPTURING."""
 
 
 class EntryManager(Protocol):
@@ -164,9 +164,9 @@ class EntrySteps(Steps):
     leases: int
     """Leases held on this entry."""
     retiring: bool
-    """Evicted while leased: no new lease, evicted at the last release."""
+    """Evicted while leased: no new lease, EVICTED at the last release."""
     failed: bool
-    """A launch failed: no new lease, failed at the last release."""
+    """A launch failed: no new lease, FAILED at the last release."""
     recorded: bool
     """The open transaction holds this entry's recording."""
     before: EntryState
@@ -514,9 +514,9 @@ class ComponentSteps(Steps):
     machine = COMPONENT
     state: EntryState
     bound: int
-    """Entries that are bound or replaying."""
+    """Entries that are BOUND or REPLAYING."""
     leased: int
-    """Entries that are replaying."""
+    """Entries that are REPLAYING."""
     pure_lazy: bool
     """Bound without entries: all of them come lazily."""
     before: EntryState
@@ -664,7 +664,7 @@ class PoolDomain(Protocol):
 
     @property
     def live(self) -> int:
-        """Entries of the domain that are capturing, bound or replaying."""
+        """Entries of the domain that are CAPTURING, BOUND or REPLAYING."""
         ...
 
 

@@ -301,12 +301,15 @@ class Books(ManagerSteps):
 
     def workspaces_cleared(self) -> None:
         """Every library workspace is gone, so that spent streams are clean again; the lock is held."""
-        if self.state is ManagerState.CLOSED:
-            for stream in self.spent_streams:
-                stream.close()
-        else:
-            self.idle_streams.extend(self.spent_streams)
+        self.idle_streams.extend(self.spent_streams)
         self.spent_streams.clear()
+        if self.state is ManagerState.CLOSED:
+            self.close_streams()
+
+    def close_streams(self) -> None:
+        """Give idle capture streams back; the lock is held. One that may still own a workspace is never given to others (W5)."""
+        while self.idle_streams:
+            self.idle_streams.pop().close()
 
     # -- failures -----------------------------------------------------------------------------------------------------
 

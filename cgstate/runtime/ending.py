@@ -83,23 +83,28 @@ def forget_everything(books: Books) -> None:
 def abandon(books: Books, components: MutableSequence[AnyComponent]) -> None:
     """A manager was dropped without `close`.
 
-    Runs as a finalizer: in any thread, at any moment, perhaps under the device's lock or inside a capture. So it takes no lock and
-    destroys nothing: the components turn eager, and the rest goes to the capture gate, whence the next reclaimer takes it.
+    Runs as a finalizer: in any thread, at any moment, perhaps under the device's lock, inside a capture or in the middle of another
+    destruction. So it waits for no lock: the components turn eager, and the rest goes to the capture gate. It is taken from there
+    at once if nothing is in the way, waiting for the device as `close` does; else by the next reclaimer.
     """
     for component in components:
         component.detach()
     if books.state is ManagerState.CLOSED:
         return
-    books.gate.orphans.append(lambda: _bury(books))
-    if books.gate.lock.acquire(blocking=False):
-        books.gate.lock.release()
-        if books.gate.free:
+    gate = books.gate
+    gate.orphans.append(lambda by: _bury(books, wait=by is books))
+    if gate.lock.acquire(blocking=False):
+        quiet = gate.free and not gate.destroying
+        gate.lock.release()
+        if quiet:
             books.reclaimer.settle()
 
 
-def _bury(books: Books) -> bool:
+def _bury(books: Books, *, wait: bool) -> bool:
     """Retire and reclaim what an abandoned manager left; True when nothing is left of it."""
     gate = books.gate
+    if books.backend.capturing():
+        return False  # somebody else's capture, of which the gate knows nothing
     with gate.lock:
         if not gate.free:
             return False
@@ -108,6 +113,8 @@ def _bury(books: Books) -> bool:
     if books.state is ManagerState.POISONED:
         books.reclaimer.let_go()
     else:
+        if wait and not books.leases:
+            books.reclaimer.await_device()  # perhaps nobody else ever comes by
         books.reclaimer.settle_own()
         with gate.lock:
             if books.reclaimer.queue or books.leases:
@@ -116,4 +123,5 @@ def _bury(books: Books) -> bool:
     with gate.lock:
         if books.state in (ManagerState.NEW, ManagerState.PREPARED, ManagerState.SERVING, ManagerState.POISONED):
             books.close(leases=0)
+        books.close_streams()
     return True

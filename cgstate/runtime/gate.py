@@ -35,7 +35,7 @@ class CaptureGate:
         waiting: Threads that wait for `changed`; who changes something notifies only if there are any.
         dropped: Ends of leases whose outputs were dropped without `release`, for `end_dropped`.
         managers: The books of all managers of the device, those of dropped ones included while anything is left of them.
-        orphans: What dropped managers left behind; drained by whoever reclaims next on this device.
+        orphans: What dropped managers left behind: told who reclaims, each answers whether nothing is left of it.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class CaptureGate:
         self.waiting = 0
         self.managers: WeakSet[Books] = WeakSet()
         self.dropped: deque[Callable[[], None]] = deque()
-        self.orphans: deque[Callable[[], bool]] = deque()
+        self.orphans: deque[Callable[[Books], bool]] = deque()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for any change, with the lock held; False when ``timeout`` (seconds) passed."""

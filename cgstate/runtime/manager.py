@@ -462,6 +462,8 @@ class GraphManager:
                 books.reclaimer.let_go()
             else:
                 self._return_bytes()
+                with books.gate.lock:
+                    books.close_streams()
             self._finalizer.detach()
             for name, stats in self.stats().components.items():
                 log.info("%s: %s: %s", books.name, name, stats.summary())

@@ -165,7 +165,7 @@ def _throwaway(books: Books) -> Iterator[tuple[Domain, Transaction]]:
             books.reclaimer.flush()
         finally:
             with books.gate.lock:
-                domain.entries.clear()
+                domain.entries = {entry for entry in domain.entries if entry.unreclaimed}  # none, unless the device failed us
                 books.drop_domain(domain)
 
 

@@ -71,7 +71,7 @@ class Reclaimer:
                 orphan = orphans.popleft()
             except IndexError:
                 return  # another thread is at it
-            if not orphan():
+            if not orphan(self.books):
                 orphans.append(orphan)
 
     def settle_own(self) -> None:
@@ -88,19 +88,26 @@ class Reclaimer:
             with gate.lock:
                 while not gate.free:
                     gate.wait()
-                waiting = list(self.queue)
-            try:
-                for retired in waiting:
-                    for event in retired.fence or ():
-                        event.synchronize()
-            except Exception as error:
-                self.books.notice(error)
-                if self.books.state is not ManagerState.POISONED:
-                    raise
+                waiting = len(self.queue)
+            if not self.await_device():
                 return
             self.settle_own()
-            if not self.queue or len(self.queue) == len(waiting):
+            if not self.queue or len(self.queue) == waiting:
                 return  # done, or what is left is leased and goes with the lease
+
+    def await_device(self) -> bool:
+        """Wait until the device is done with what is retired; False when it is lost."""
+        with self.books.gate.lock:
+            waiting = [event for retired in self.queue for event in retired.fence or ()]
+        try:
+            for event in waiting:
+                event.synchronize()
+        except Exception as error:
+            self.books.notice(error)
+            if self.books.state is not ManagerState.POISONED:
+                raise
+            return False
+        return True
 
     def drop_pools(self) -> None:
         """Give back the pools that retired and hold no recording any more; nothing if there are none.
@@ -119,6 +126,8 @@ class Reclaimer:
         with self.books.gate.lock:
             pools, self.books.pools = self.books.pools, []
             self.queue.clear()
+            for entry in self.books.entries():
+                entry.buffers = entry.output = None
         for pool in pools:
             try:
                 pool.handle.drop()
@@ -140,14 +149,16 @@ class Reclaimer:
         started = books.sync.now_ns()
         returned = 0
         try:
+            cleared = False
             if gone or uncleared:
                 if not self._workspaces_are_ours():
                     returned = books.backend.flush()  # what looks like foreign graphs may be their cached remains
-                if self._workspaces_are_ours() and books.backend.clear_workspaces():
-                    with gate.lock:
-                        for each in gate.managers:
-                            each.workspaces_cleared()
+                cleared = self._workspaces_are_ours() and books.backend.clear_workspaces()
             self._drop(gone)
+            if cleared:  # the streams of what was just dropped are clean, too: nothing came on them since
+                with gate.lock:
+                    for each in gate.managers:
+                        each.workspaces_cleared()
             returned += books.backend.flush()
         finally:
             with gate.lock:

@@ -117,6 +117,8 @@ class Transaction:
             raise ConfigError(f"{entry.name} belongs to another manager")
         if stream is not None and not stream.handle:
             raise ConfigError("a capture cannot run on the default stream")
+        if self.kind is not TransactionKind.lazy and not entry.component.has_room:
+            books.reclaimer.finish()  # a lease that ended meanwhile may have left something to wait for
         books.point("capture_begin")
         pool, stream = self._begin(entry, stream)
         undo = UndoLog()

@@ -262,7 +262,7 @@ RIGHT_OBSERVATIONS: list[object] = [
     FAILED,
     replace(FAILED, after=READINGS | {"bytes of shared/1": 5120}, stranded={"bytes of shared/1": 1024}),
     OUTPUT,
-    replace(OUTPUT, repeatable=False, bitwise=False, padded_error=0.02),
+    replace(OUTPUT, repeatable=False, bitwise=False, padded_error=0.02, unpadded_error=0.02),
     ANSWER,
     CallAnswer("decoder", Outcome.eager, Obstacle.miss, counted="miss", as_eager=True),
     CallAnswer("decoder", Outcome.routine_error, Obstacle.gate_busy, counted="capture_busy"),

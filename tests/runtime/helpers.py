@@ -36,7 +36,9 @@ class Model:
     def input(self, size: int, value: float = 1.0) -> SimTensor:
         return self.dev.tensor([[value + row + column / 8 for column in range(WIDTH)] for row in range(size)])
 
-    def routine(self, sizes: tuple[int, ...] = (), call: Callable[..., Any] | None = None) -> cgstate.BucketedRoutine[..., SimTensor]:
+    def routine(
+        self, sizes: tuple[int, ...] = (), call: Callable[..., Any] | None = None
+    ) -> cgstate.BucketedRoutine[..., SimTensor]:
         return cgstate.BucketedRoutine(call or self.net, self.example, sizes=sizes)
 
     def component(
@@ -45,7 +47,9 @@ class Model:
         call = keys.pop("call", None)
         return cgstate.Component(name, self.routine(sizes, call), descriptors, **keys)
 
-    def leased(self, name: str = "net", descriptors: tuple[int, ...] = (4, 8), **keys: Any) -> cgstate.LeasedComponent[..., SimTensor]:
+    def leased(
+        self, name: str = "net", descriptors: tuple[int, ...] = (4, 8), **keys: Any
+    ) -> cgstate.LeasedComponent[..., SimTensor]:
         return cgstate.LeasedComponent(name, self.routine(), descriptors, **keys)
 
     def manager(self, **keys: Any) -> cgstate.GraphManager:
@@ -73,6 +77,17 @@ class Model:
                 self.kept.append(static)  # the graph has its address baked in
                 made.append((entry, static))
         return made
+
+
+def before(component: Any, method: str, act: Callable[[], object]) -> None:
+    """Let a method of a component's routine call ``act`` first; before a manager prepares the component."""
+    right = getattr(component.routine, method)
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        act()
+        return right(*args, **kwargs)
+
+    setattr(component.routine, method, both)
 
 
 def counts(manager: cgstate.GraphManager, component: str = "net") -> dict[str, int]:

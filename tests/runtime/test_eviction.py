@@ -224,7 +224,7 @@ class TestCapacity:
         assert len(net.available_descriptors) == 4
         assert [x.tolist() for x in late] == [model.net(model.input(size)).tolist() for size in (3, 4, 5)]
 
-    def test_the_peak_never_passes_the_capacity(self) -> None:
+    def test_the_peak_never_passes_the_capacity(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = Model()
         peaks: list[int] = []
         manager, net = thrash(model, extra=1)
@@ -237,7 +237,7 @@ class TestCapacity:
             assert sum(pools(model).values()) <= one * record.capacity
             return capture_begin(*args)
 
-        model.backend.open_capture = watched  # type: ignore[method-assign]
+        monkeypatch.setattr(model.backend, "open_capture", watched)
         for size in (3, 4, 4, 5, 5, 3, 3, 6, 6):
             ask(model, net, size)
         assert len(peaks) >= 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ class TestOutputs:
     def test_a_component_hands_out_outputs_of_its_own(self) -> None:
         model = Model()
         net = model.component()
-        manager = model.serving(net)
+        _manager = model.serving(net)
         first = net(model.input(4, 1.0))
         kept = first.tolist()
         net(model.input(4, 2.0)).tolist()
@@ -153,7 +154,8 @@ class TestOutputs:
                 case "other entry":
                     net(model.input(8)).release()
             assert out.expired
-            for read in (lambda: out.value, out.copy):
+            reads: list[Callable[[], object]] = [lambda: out.value, out.copy]
+            for read in reads:
                 with pytest.raises(cgstate.OutputExpired, match="copy it before the next replay"):
                     read()
         assert manager.entry("net", 4).leases == 0
@@ -161,7 +163,7 @@ class TestOutputs:
     def test_a_replay_in_another_pool_expires_nothing(self) -> None:
         model = Model()
         net, other = model.leased("net"), model.component("other")
-        manager = model.serving(net, other, isolation="per_component")
+        _manager = model.serving(net, other, isolation="per_component")
         with net(model.input(4)) as out:
             other(model.input(4))
             assert out.value.tolist() == model.net(model.input(4)).tolist()
@@ -169,7 +171,7 @@ class TestOutputs:
     def test_a_launch_that_raised_expires_what_it_may_have_overwritten(self) -> None:
         model = Model()
         net = model.leased()
-        manager = model.serving(net)
+        _manager = model.serving(net)
         with net(model.input(4, 1.0)) as out:
             model.dev.faults.inject("graph_replay", when="after")  # it was launched all the same
             with pytest.raises(InjectedFault):
@@ -192,7 +194,7 @@ class TestOutputs:
     def test_a_copy_outlives_the_lease(self) -> None:
         model = Model()
         net = model.leased()
-        manager = model.serving(net)
+        _manager = model.serving(net)
         with net(model.input(4, 1.0)) as out:
             mine = out.copy()
         net(model.input(4, 2.0)).release()
@@ -201,7 +203,7 @@ class TestOutputs:
     def test_replays_wait_for_a_copy_on_another_stream(self) -> None:
         model = Model()
         net = model.leased()
-        manager = model.serving(net)
+        _manager = model.serving(net)
         side = model.dev.new_stream()
         out = net(model.input(4, 1.0))
         with model.dev.on_stream(side):
@@ -328,7 +330,7 @@ class TestFailedLaunch:
         entry = manager.entry("net", 4)
         entry.replay()
         model.dev.faults.inject("graph_replay")
-        with pytest.raises(InjectedFault):
+        with pytest.raises(InjectedFault):  # noqa: PT012 - one of these acts
             match door:
                 case "replay":
                     entry.replay()
@@ -467,7 +469,7 @@ class TestRefusals:
 class TestHotPath:
     @pytest.mark.parametrize("act", ["replay", "other stream", "evict", "fail", "leased"])
     def test_the_hot_path_does_what_the_long_way_does(self, act: str) -> None:
-        seen = []
+        seen: list[object] = []
         for check in (True, False):
             model = Model()
             manager = model.manager(check=check)

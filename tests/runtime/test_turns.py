@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 import cgstate
 from cgstate.backends.sim import Drawn, InOrder, SimStream, SimTensor, captured, kernels
-from tests.runtime.helpers import Model, running
+from cgstate.runtime.stats import Fallback
+from tests.runtime.helpers import Model, before, running
 
 SEEDS = range(12)
 ROUNDS = 6
@@ -73,7 +75,7 @@ class TestTwoStreams:
             model.net(inputs[0])
             with model.dev.on_stream(stream):
                 model.net(inputs[0])
-            graphs = [captured(model.dev, lambda x=x: model.net(x), stream, pool.id) for x in inputs]  # type: ignore[misc]
+            graphs = [captured(model.dev, partial(model.net, x), stream, pool.id) for x in inputs]
             model.dev.synchronize()
             streams = [model.dev.new_stream() for _ in range(2)]
             kept = []
@@ -129,25 +131,25 @@ class TestCost:
         entry, x = manager.entry("net", 4), model.input(4)
         net(x)
         entry.replay()
-        before = dict(model.dev.faults.calls)
+        earlier = dict(model.dev.faults.calls)
         for _ in range(10):
             net(x)
             entry.replay()
         after = model.dev.faults.calls
         for name in ("stream_record", "stream_wait", "current_stream", "stream_synchronize", "event_done", "synchronize"):
-            assert after[name] == before.get(name, 0), name
-        assert after["graph_replay"] - before["graph_replay"] == 20
+            assert after[name] == earlier.get(name, 0), name
+        assert after["graph_replay"] - earlier["graph_replay"] == 20
 
     def test_a_change_of_stream_costs_one_event(self) -> None:
         model = Model()
         manager = model.manager()
         [(entry, _)] = model.bind(manager, "low")
         entry.replay()
-        before = model.dev.faults.calls.copy()
+        earlier = model.dev.faults.calls.copy()
         with model.dev.on_stream(model.dev.new_stream()):
             for _ in range(3):
                 entry.replay()
-        spent = model.dev.faults.calls - before
+        spent = model.dev.faults.calls - earlier
         assert (spent["stream_record"], spent["stream_wait"]) == (1, 1)
 
 
@@ -165,11 +167,11 @@ class TestRandomNumbers:
         for entry, stream in zip((a, b), streams, strict=True):
             with model.dev.on_stream(stream):
                 entry.replay()
-        before = model.dev.faults.calls.copy()
+        earlier = model.dev.faults.calls.copy()
         for entry, stream in zip((a, b), streams, strict=True):
             with model.dev.on_stream(stream):
                 entry.replay()
-        assert (model.dev.faults.calls - before)["stream_wait"] == 2, "each waits for the other one's stream"
+        assert (model.dev.faults.calls - earlier)["stream_wait"] == 2, "each waits for the other one's stream"
         assert a.gate.random.last_handle == streams[1].handle
 
     def test_graphs_that_draw_nothing_are_not_ordered_across_pools(self) -> None:
@@ -178,11 +180,11 @@ class TestRandomNumbers:
         (a, _), (b, _) = model.bind(manager, "a", "b")
         streams = [model.dev.new_stream() for _ in range(2)]
         for _ in range(2):
-            before = model.dev.faults.calls.copy()
+            earlier = model.dev.faults.calls.copy()
             for entry, stream in zip((a, b), streams, strict=True):
                 with model.dev.on_stream(stream):
                     entry.replay()
-        assert (model.dev.faults.calls - before)["stream_wait"] == 0
+        assert (model.dev.faults.calls - earlier)["stream_wait"] == 0
 
     def test_a_replay_draws_what_the_eager_call_would_have_drawn(self) -> None:
         model = Model()
@@ -227,31 +229,24 @@ class TestNesting:
         inner = model.component("inner")
         outer = model.component("outer")
         answers: list[Any] = []
-        copy = outer.routine.copy_runtime_inputs
 
-        def nested(descriptor: int, buffers: Any, *args: Any, **kwargs: Any) -> None:
-            answers.append(inner(model.input(4, 7.0)))
-            copy(descriptor, buffers, *args, **kwargs)
-
-        outer.routine.copy_runtime_inputs = nested  # type: ignore[method-assign]
+        before(outer, "copy_runtime_inputs", lambda: answers.append(inner(model.input(4, 7.0))))
         manager = model.serving(inner, outer)
         assert outer(model.input(4)).tolist() == model.net(model.input(4)).tolist()
         assert answers[0].tolist() == model.net(model.input(4, 7.0)).tolist()
-        assert manager.stats().components["inner"].fallbacks == {cgstate.Fallback.turn_held: 1}
+        assert manager.stats().components["inner"].fallbacks == {Fallback.turn_held: 1}
 
     def test_a_low_level_replay_from_inside_a_call_into_the_same_pool_is_refused(self) -> None:
         model = Model()
         outer = model.component("outer")
-        copy = outer.routine.copy_runtime_inputs
         refused: list[bool] = []
 
-        def nested(descriptor: int, buffers: Any, *args: Any, **kwargs: Any) -> None:
+        def replay() -> None:
             with pytest.raises(cgstate.CaptureActive, match="not inside a call into the pool"):
                 entry.replay()
             refused.append(True)
-            copy(descriptor, buffers, *args, **kwargs)
 
-        outer.routine.copy_runtime_inputs = nested  # type: ignore[method-assign]
+        before(outer, "copy_runtime_inputs", replay)
         manager = model.serving(outer)
         entry = manager.entry("outer", 8)
         assert outer(model.input(4)).tolist() == model.net(model.input(4)).tolist()

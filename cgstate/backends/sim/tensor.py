@@ -76,10 +76,6 @@ class SimTensor:
         """Bytes of its elements."""
         return self.numel() * ITEM_BYTES
 
-    def size(self, dim: int) -> int:
-        """Elements along one dimension."""
-        return self.shape[dim]
-
     def numel(self) -> int:
         """How many elements."""
         return prod(self.shape)
