@@ -16,10 +16,12 @@ call
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, is_dataclass
 from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from cgstate.errors import ConfigError
@@ -104,6 +106,10 @@ class Routine(ABC, Generic[P, R, D, B]):
         return ()
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 class _Tensor(Protocol):
     """The few tensor methods that bucketing needs; torch tensors and simulated tensors have them."""
 
@@ -143,9 +149,17 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
     ) -> None:
         self.call = call
         self.example = example
-        self.sizes = tuple(sorted(set(sizes)))
-        if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in self.sizes):
-            raise ConfigError(f"sizes must be positive integers, not {list(self.sizes)!r}")
+        if not callable(call) or not callable(example):
+            raise ConfigError(f"call and example must be functions, not {call!r} and {example!r}")
+        allowed = list(sizes) if isinstance(sizes, Iterable) else [sizes]
+        if not isinstance(sizes, Iterable) or not all(map(_is_count, allowed)):
+            raise ConfigError(f"sizes must be positive integers, not {sizes!r}")
+        if not _is_count(output_scale) or not (max_size is None or _is_count(max_size)):
+            raise ConfigError(f"output_scale and max_size must be positive integers, not {output_scale!r} and {max_size!r}")
+        for each in (dim, 0 if output_dim is None else output_dim):
+            if isinstance(each, bool) or not isinstance(each, int):
+                raise ConfigError(f"a dimension must be an integer, not {each!r}")
+        self.sizes = tuple(sorted(set(allowed)))
         self.dim = dim
         self.output_dim = output_dim
         self.output_scale = output_scale
@@ -158,9 +172,9 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
         """The smallest available size that holds the call; keyword arguments never hit, they would be baked in."""
+        if kwargs or not args:
+            return Resolution(tuple(sorted(kwargs)), None)
         size: int = args[0].shape[self.dim]  # type: ignore[attr-defined]  # a tensor; no cast on the hot path
-        if kwargs:
-            return Resolution((size, *sorted(kwargs)), None)
         snapshot, resolved = self._resolved
         if snapshot is not available:
             resolved = {}
@@ -182,7 +196,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     def validate_descriptor(self, descriptor: int) -> None:
         """Sizes are positive integers."""
-        if isinstance(descriptor, bool) or not isinstance(descriptor, int) or descriptor < 1:
+        if not _is_count(descriptor):
             raise ConfigError(f"a size must be a positive integer, not {descriptor!r}")
 
     def uncovered(self, descriptors: frozenset[int]) -> Iterable[str]:
@@ -194,6 +208,8 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
     def allocate_buffers(self, descriptor: int) -> tuple[object, ...]:
         """Example arguments of the bucket's size, zeroed, are the static inputs."""
         buffers = self.example(descriptor)
+        if not isinstance(buffers, tuple | list):
+            raise ConfigError(f"example must return a tuple of tensors, not a {type(buffers).__name__}")
         for buffer in buffers:
             cast(_Tensor, buffer).zero_()
         return buffers
@@ -227,9 +243,17 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     def _trim(self, output: object, length: int) -> object:
         if isinstance(output, tuple | list):
-            return type(output)(self._trim(item, length) for item in output)
-        if isinstance(output, dict):
+            make = getattr(output, "_make", type(output))  # a named tuple takes its fields one by one
+            return make([self._trim(item, length) for item in output])
+        if isinstance(output, Mapping):
             return {key: self._trim(item, length) for key, item in output.items()}
+        if is_dataclass(output) and not isinstance(output, type):
+            trimmed = copy.copy(output)
+            for field in fields(output):
+                object.__setattr__(trimmed, field.name, self._trim(getattr(output, field.name), length))
+            return trimmed
+        if not hasattr(output, "narrow"):
+            return output  # None, a number: the same for every size
         assert self.output_dim is not None
         return cast(_Tensor, output).narrow(self.output_dim, 0, length)
 

@@ -115,7 +115,7 @@ class Books(ManagerSteps):
         self.draining = False
         self.components: dict[str, ComponentRecord] = {}
         self.dependencies: dict[str, Dependency] = {}
-        self.domains: dict[str, Domain] = {}
+        self.domains: dict[Hashable, Domain] = {}
         self.pools: list[Pool] = []
         self.idle_streams: list[Stream] = []
         self.spent_streams: list[Stream] = []
@@ -238,25 +238,29 @@ class Books(ManagerSteps):
 
     def domain_for(self, record: ComponentRecord, descriptor: Hashable) -> Domain:
         """The domain that an entry belongs to for its whole life; the lock is held."""
+        key: Hashable
         match record.config.isolation:
             case Isolation.shared:
-                key, kind = "shared", PoolKind.shared
+                key, name, kind = (), "shared", PoolKind.shared
             case Isolation.per_component:
-                key, kind = record.component_id, PoolKind.per_component
+                key, name, kind = (record.component_id,), record.component_id, PoolKind.per_component
             case Isolation.per_entry:
-                key, kind = f"{record.component_id}[{descriptor!r}]", PoolKind.per_entry
-        domain = self.domains.get(key)
-        if domain is None:
-            domain = self.domains[key] = Domain(key, kind)
+                key, name, kind = (record.component_id, descriptor), f"{record.component_id}[{descriptor!r}]", PoolKind.per_entry
+        return self.domains.get(key) or self.new_domain(key, name, kind)
+
+    def new_domain(self, key: Hashable, name: str, kind: PoolKind) -> Domain:
+        """A domain under ``key``. Components and descriptors choose names freely, so its own is made unique; the lock is held."""
+        taken = {domain.name for domain in self.domains.values()}
+        while name in taken:
+            name += "'"
+        domain = self.domains[key] = Domain(key, name, kind)
         return domain
 
     def drop_domain(self, domain: Domain) -> None:
         """Forget a domain without entries; the lock is held."""
         if not domain.entries and domain.pool is None:
-            self.domains.pop(domain.name, None)
-            if domain.stream is not None:
-                self.spent_streams.append(domain.stream)
-                domain.stream = None
+            self.domains.pop(domain.key, None)
+            domain.leave_stream(self)
 
     # -- retirement ---------------------------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class Caller:
         gate = self.gate
         while True:
             turn, random = entry.turn, gate.random if entry.uses_random else entry.turn
-            if self.exclusive and gate.blocks_calls(thread):
+            if leasing.recording(entry, thread) or (self.exclusive and gate.blocks_calls(thread)):
                 gate.wait()
             elif thread in (turn.owner, random.owner):
                 return Fallback.turn_held

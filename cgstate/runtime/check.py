@@ -115,7 +115,8 @@ def world_of(books: Books, *, acquires: int, releases: int) -> World:
         entries |= {id(entry): entry for entry in domain.entries}
     views = tuple(_entry(entry, known=key in known) for key, entry in entries.items())
     holder = next((view.name for view in views if view.records), "" if books.gate.free else "another manager")
-    pools = tuple(_pool(pool) for pool in books.pools)
+    moving = books.gate.destroying > 0  # somebody returns bytes right now, and will measure afterwards
+    pools = tuple(_pool(pool, measured=not moving) for pool in books.pools)
     return World(
         gate=GateView(books.gate.free, holder),
         manager=ManagerView(books.state, books.serving),
@@ -167,7 +168,7 @@ def _entry(entry: Entry, *, known: bool) -> EntryView:
     )
 
 
-def _pool(pool: Pool) -> PoolView:
+def _pool(pool: Pool, *, measured: bool) -> PoolView:
     return PoolView(
         name=pool.name,
         kind=pool.kind,
@@ -175,5 +176,5 @@ def _pool(pool: Pool) -> PoolView:
         graphs=pool.graphs,
         domain=pool.domain.name,
         charged=pool.charged,
-        measured=pool.bytes(),
+        measured=pool.bytes() if measured else None,
     )

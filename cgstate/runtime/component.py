@@ -10,10 +10,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import StrEnum, auto
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from cgstate.errors import ConfigError
+from cgstate.errors import ConfigError, describe
 from cgstate.lifecycle.states import ManagerState
 from cgstate.routine import Routine
 from cgstate.runtime.calling import Caller
+from cgstate.runtime.config import OPTIONS
 from cgstate.runtime.leased import LeasedOutput
 from cgstate.runtime.record import ComponentRecord, check_descriptor
 
@@ -64,16 +65,29 @@ class _Declaration(Generic[P, R]):
             raise ConfigError(f"the routine of {component_id} must derive from cgstate.Routine, not {type(routine).__name__}")
         if not isinstance(capture_mode, CaptureMode):
             raise ConfigError(f"capture_mode of {component_id} must be a CaptureMode, not {capture_mode!r}")
+        for flag, value in {
+            "overlaps_capture": overlaps_capture,
+            "collective": collective,
+            "concurrent_leases": concurrent_leases,
+        }.items():
+            if not isinstance(value, bool):
+                raise ConfigError(f"{flag} of {component_id} must be True or False, not {value!r}")
+        if tolerance is not None and (isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not tolerance >= 0):
+            raise ConfigError(f"tolerance of {component_id} must be None or a number that is not negative, not {tolerance!r}")
+        if capture_order_key is not None and not callable(capture_order_key):
+            raise ConfigError(f"capture_order_key of {component_id} must be a function, not {capture_order_key!r}")
         self.component_id = component_id
         self.routine = routine
         self.capture_mode = capture_mode
-        self.supported_config_keys = frozenset(supported_config_keys)
-        self.dependencies = tuple(dependencies)
+        self.supported_config_keys = frozenset(_names(component_id, "supported_config_keys", supported_config_keys))
+        if taken := self.supported_config_keys & OPTIONS:
+            raise ConfigError(f"supported_config_keys of {component_id} may not hold {sorted(taken)}: every component has them")
+        self.dependencies = _names(component_id, "dependencies", dependencies)
         self.tolerance = tolerance
         self.overlaps_capture = overlaps_capture
         self.collective = collective
         self.concurrent_leases = concurrent_leases
-        self.descriptors: tuple[D, ...] = _ordered(component_id, list(descriptors), capture_order_key)
+        self.descriptors: tuple[D, ...] = _ordered(component_id, _listed(component_id, descriptors), capture_order_key)
         self._invoke: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._eagerly
         self._caller: Caller | None = None
 
@@ -155,6 +169,21 @@ class LeasedComponent(_Declaration[P, R]):
         return answer
 
 
+def _names(component_id: str, option: str, names: Iterable[str]) -> tuple[str, ...]:
+    """``names`` as given. A single string is iterable too, and never meant."""
+    sequence = isinstance(names, Iterable) and not isinstance(names, str)
+    found = tuple(names) if sequence else ()
+    if not sequence or not all(isinstance(name, str) for name in found):
+        raise ConfigError(f"{option} of {component_id} must be a sequence of names, not {names!r}")
+    return found
+
+
+def _listed(component_id: str, descriptors: Iterable[D]) -> list[D]:
+    if isinstance(descriptors, str) or not isinstance(descriptors, Iterable):
+        raise ConfigError(f"descriptors of {component_id} must be a sequence, not {descriptors!r}")
+    return list(descriptors)
+
+
 def _ordered(component_id: str, descriptors: Sequence[D], key: Callable[[D], Any] | None) -> tuple[D, ...]:
     """Largest first (facts P4, P6: later graphs then fit into freed blocks)."""
     if not descriptors:
@@ -167,3 +196,5 @@ def _ordered(component_id: str, descriptors: Sequence[D], key: Callable[[D], Any
         return tuple(sorted(descriptors, key=key, reverse=True))  # type: ignore[type-var, arg-type]
     except TypeError:
         raise ConfigError(f"descriptors of {component_id} cannot be ordered; give it a capture_order_key") from None
+    except Exception as error:
+        raise ConfigError(f"capture_order_key of {component_id} raised {describe(error)}") from error

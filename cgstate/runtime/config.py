@@ -10,6 +10,8 @@ from cgstate.errors import ConfigError
 from cgstate.runtime.domain import Isolation
 
 ExtraGraphs: TypeAlias = "int | Literal['unbounded']"
+OPTIONS = frozenset({"isolation", "max_extra_graphs"})
+"""Keys that every component has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def _component(component: str, keys: Mapping[str, object], own: frozenset[str], 
         elif key == "isolation":
             isolation = _isolation(component, value)
         else:
-            known = sorted({"isolation", "max_extra_graphs", *own})
+            known = sorted(OPTIONS | own)
             raise ConfigError(f"config of {component} has unknown key {key!r}; it may have {known}")
     return ComponentConfig(extra, isolation, mine)
 

@@ -7,6 +7,7 @@ next capture opens a new generation.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -36,14 +37,16 @@ class Domain:
     """A set of entries that retire together.
 
     Attributes:
+        key: What the books know it by.
         capturing: How many of its entries are CAPTURING; assigned by the entry table's effects.
         stream: The capture stream, used for nothing else.
         adopted: Whether a user's stream was captured on, whose workspaces may lie anywhere.
     """
 
-    __slots__ = ("adopted", "capturing", "entries", "generation", "kind", "name", "pool", "stream")
+    __slots__ = ("adopted", "capturing", "entries", "generation", "key", "kind", "name", "pool", "stream")
 
-    def __init__(self, name: str, kind: PoolKind) -> None:
+    def __init__(self, key: Hashable, name: str, kind: PoolKind) -> None:
+        self.key = key
         self.name = name
         self.kind = kind
         self.entries: set[Entry] = set()
@@ -72,17 +75,24 @@ class Domain:
             pool.observer = books.observer
             books.pools.append(pool)
             books.gate.turns.add(pool.turn)
+            self.leave_stream(books)  # the retired generation may still have its workspaces for it
             self.pool = pool
         return pool
 
     def open_stream(self, books: Books) -> Stream:
-        """The capture stream: exclusive where entries are kept apart, since torch's own streams share handles (S1, W5)."""
+        """The capture stream of this generation: exclusive, and without a workspace yet, so that it is born in this pool (W2, W3).
+
+        torch's own streams share handles (S1), so whoever else used one may own the workspace that the graphs would bake in (W5).
+        """
         if self.stream is None:
-            if self.kind is PoolKind.per_entry and books.idle_streams:
-                self.stream = books.idle_streams.pop()
-            else:
-                self.stream = books.backend.new_stream(exclusive=self.kind is PoolKind.per_entry)
+            self.stream = books.idle_streams.pop() if books.idle_streams else books.backend.new_stream(exclusive=True)
         return self.stream
+
+    def leave_stream(self, books: Books) -> None:
+        """Use it no more: its library workspace may be anybody's until the next clear; the lock is held."""
+        if self.stream is not None:
+            books.spent_streams.append(self.stream)
+            self.stream = None
 
 
 LIVE = frozenset({EntryState.CAPTURING, EntryState.BOUND, EntryState.REPLAYING})

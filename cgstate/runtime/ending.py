@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING
 
-from cgstate.errors import LeaseOutstanding
+from cgstate.errors import ConfigError, LeaseOutstanding
 from cgstate.lifecycle.states import EntryState, ManagerState
 
 if TYPE_CHECKING:
@@ -19,8 +20,11 @@ def drained(books: Books, event: str, timeout: float | None) -> Iterator[None]:
     """Refuse new leases, wait for those that other threads hold, then run the block with the lock held.
 
     Raises:
+        ConfigError: ``timeout`` is no number of seconds.
         LeaseOutstanding: this thread holds a lease itself, or others outlasted ``timeout`` seconds. Serving goes on as before.
     """
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < inf):
+        raise ConfigError(f"timeout must be None or seconds, not {timeout!r}")
     gate = books.gate
     thread = books.thread_id()
     deadline = None if timeout is None else books.sync.now_ns() + int(timeout * 1e9)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgstate.errors import CaptureActive, IllegalTransition, ManagerClosed, ManagerPoisoned
-from cgstate.lifecycle.states import FailureKind, ManagerState
+from cgstate.lifecycle.states import FailureKind, ManagerState, PoolState
 from cgstate.lifecycle.steps import (
     EntryState_BOUND,
     EntryState_EVICTED,
@@ -56,9 +56,14 @@ def _await_gate(entry: Entry, thread: int) -> bool:
     gate = entry.gate
     if entry.manager.backend.capturing() or gate.holder == thread:
         return True  # also while this thread warms up: the work must run as it will when it is recorded
-    while not entry.component.overlaps_capture and gate.blocks_calls(thread):
+    while recording(entry, thread) or (not entry.component.overlaps_capture and gate.blocks_calls(thread)):
         gate.wait()
     return False
+
+
+def recording(entry: Entry, thread: int) -> bool:
+    """Whether another thread captures into the entry's pool: its warm-up writes library workspaces there (W1), as replays do."""
+    return entry.pool.state is PoolState.RECORDING and entry.gate.holder != thread
 
 
 def sharpen(entry: Entry, refusal: IllegalTransition) -> IllegalTransition:
@@ -101,7 +106,7 @@ def take_turn(entry: Entry, thread: int) -> None:
     turn = entry.turn
     gate = entry.gate
     random = gate.random if entry.uses_random else turn
-    while turn.owner or random.owner:
+    while turn.owner or random.owner or recording(entry, thread):
         if thread in (turn.owner, random.owner):
             raise CaptureActive("pool", turn.name, entry.pool.state, "replay", "this thread is not inside a call into the pool")
         gate.wait()

@@ -109,6 +109,10 @@ class GraphManager:
         for name, flag in {"check": check, "owner_thread": owner_thread}.items():
             if not isinstance(flag, bool):
                 raise ConfigError(f"{name} must be True or False, not {flag!r}")
+        if vote is not None and not hasattr(vote, "agree"):
+            raise ConfigError(f"vote must have a method agree, not be {vote!r}")
+        if observer is not None and not callable(observer):
+            raise ConfigError(f"observer must be a function, not {observer!r}")
         device = choose(backend)
         books = self._books = Books(
             f"manager-{next(_numbers)}@{device.device}",
@@ -332,6 +336,8 @@ class GraphManager:
             with books.gate.lock:
                 books.check_open("evict")
                 record = self._record(component_id)
+                if descriptor is not None:
+                    check_descriptor(component_id, descriptor)
                 if descriptor is not None and descriptor not in record.entries:
                     raise ConfigError(f"{component_id} has no entry {descriptor!r}; it has {sorted(map(repr, record.entries))}")
                 domains = {entry.domain for d, entry in record.entries.items() if descriptor is None or d == descriptor}
@@ -343,7 +349,7 @@ class GraphManager:
         Raises:
             ConfigError: no component declared it.
         """
-        found = self._books.dependencies.get(name)
+        found = self._books.dependencies.get(name) if isinstance(name, str) else None
         if found is None:
             raise ConfigError(f"unknown dependency {name!r}; declared are {sorted(self._books.dependencies)}")
         return found
@@ -482,7 +488,7 @@ class GraphManager:
         return [record for record in self._books.components.values() if record.routine is not None]
 
     def _record(self, component_id: str) -> ComponentRecord:
-        record = self._books.components.get(component_id)
+        record = self._books.components.get(component_id) if isinstance(component_id, str) else None
         if record is None:
             raise ConfigError(f"unknown component {component_id!r}; there are {sorted(self._books.components)}")
         return record

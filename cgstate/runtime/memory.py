@@ -149,9 +149,8 @@ def _groups(records: Sequence[ComponentRecord]) -> Iterator[Group]:
 @contextmanager
 def _throwaway(books: Books) -> Iterator[tuple[Domain, Transaction]]:
     """A domain for the length of one profile, its pool and stream with it, and the transaction that captures into it."""
-    domain = Domain("profile", PoolKind.throwaway)
     with books.gate.lock:
-        books.domains[domain.name] = domain
+        domain = books.new_domain("profile", "profile", PoolKind.throwaway)
     transaction = Transaction(books, TransactionKind.profile)
     try:
         yield domain, transaction

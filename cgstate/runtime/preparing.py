@@ -41,6 +41,8 @@ def validate(
         ConfigError: anything is wrong with components or configuration.
     """
     declared: dict[str, AnyComponent] = {}
+    if not isinstance(components, Sequence):
+        raise ConfigError(f"prepare takes a sequence of components, not {components!r}")
     for component in components:
         if not isinstance(component, Component | LeasedComponent):
             raise ConfigError(f"prepare takes components, not {component!r}")

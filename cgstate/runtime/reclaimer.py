@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event, Graph
 from cgstate.errors import describe
-from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind, PoolState
+from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolState
 from cgstate.runtime.pool import Pool
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class Reclaimer:
             returned += books.backend.flush()
         finally:
             with gate.lock:
-                books.pools = [pool for pool in books.pools if pool.state is not PoolState.GONE or pool.measure()]
+                for each in gate.managers:  # a cleared workspace may have been the last thing in another one's dropped pool
+                    each.pools = [pool for pool in each.pools if pool.state is not PoolState.GONE or pool.measure()]
                 gate.destroying -= 1
                 self.flushes += 1
                 self.flushed_bytes += returned
@@ -181,10 +182,7 @@ class Reclaimer:
                 domain = pool.domain
                 if domain.pool is pool:
                     domain.pool = None
-                    if domain.kind is PoolKind.per_entry and domain.stream is not None:
-                        # Its library workspace may still be keyed by this handle: used again only after a clear (W3, W5).
-                        books.spent_streams.append(domain.stream)
-                        domain.stream = None
+                    domain.leave_stream(books)
                     books.drop_domain(domain)
             try:
                 pool.handle.drop()

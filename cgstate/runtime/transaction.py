@@ -23,6 +23,7 @@ from cgstate.runtime.vote import Ballot
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
+    from cgstate.runtime.domain import Domain
     from cgstate.runtime.pool import Pool
     from cgstate.runtime.record import ComponentRecord
 
@@ -125,6 +126,7 @@ class Transaction:
         buffers: object = None
         recording: Recording | None = None
         try:
+            self._follow(pool, stream)
             books.backend.keep_generator(undo)  # first: buffers may be made of random numbers, too
             if after is not None:
                 undo.always("after_capture", after)
@@ -171,7 +173,7 @@ class Transaction:
         thread = books.thread_id()
         with gate.lock:
             books.check_open("capture")
-            self._await_gate(thread)
+            self._await_gate(thread, entry.domain)
             domain, before = entry.domain, entry.pool
             blocked = books.blocked(entry.component, entry.descriptor, explicit=self.kind is not TransactionKind.lazy)
             entry.transaction = self
@@ -220,15 +222,28 @@ class Transaction:
                 f"a transaction of {books.name} runs in one thread, {books.busy}; thread {books.thread_id()} called it"
             )
 
-    def _await_gate(self, thread: int) -> None:
-        """Wait until no other thread captures, destroys, or is inside a component call; the lock is held.
+    def _follow(self, pool: Pool, stream: Stream) -> None:
+        """Order the capture stream after replays in flight: warm-up writes library workspaces in the pool, and so do they (W1)."""
+        with self._books.gate.lock:
+            marks = pool.turn.fence()
+        if marks is None:
+            raise self._books.refuse("capture", "the stream of the pool's last replay is not capturing", CaptureActive)
+        for mark in marks:
+            stream.wait(mark)
+
+    def _await_gate(self, thread: int, domain: Domain) -> None:
+        """Wait until no other thread captures, destroys, replays in the pool, or is inside a component call; the lock is held.
 
         Raises:
             GateBusy: the capture is lazy, and those never wait.
         """
         gate = self._books.gate
         try:
-            while gate.blocks_capture(thread) or gate.pending not in (0, thread):
+            while (
+                gate.blocks_capture(thread)
+                or gate.pending not in (0, thread)
+                or (domain.pool is not None and domain.pool.turn.owner not in (0, thread))
+            ):
                 if self.kind is TransactionKind.lazy:
                     raise GateBusy
                 if not gate.pending:
@@ -277,8 +292,8 @@ class Transaction:
             except Exception as problem:
                 undo.errors.append(("measure the pool", problem))
         if not ours:
-            for step, problem in undo.errors:
-                error.add_note(f"while undoing the capture, '{step}' raised {describe(problem)}")
+            for step, trouble in undo.errors:
+                error.add_note(f"while undoing the capture, '{step}' raised {describe(trouble)}")
             return None
         return CaptureFailed(kind, entry.component.component_id, entry.descriptor, tuple(undo.errors))
 

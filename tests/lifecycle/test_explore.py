@@ -12,6 +12,7 @@ from cgstate.lifecycle import (
     ENTRY,
     MANAGER,
     POOL,
+    EntryEvent,
     EntryState,
     Machine,
     PoolEvent,
@@ -87,6 +88,12 @@ def test_what_another_machine_assigns_may_change_at_any_moment() -> None:
 def test_all_valuations_of_what_decides_are_tried() -> None:
     edges = [edge for edge in explore(POOL).edges if edge.event is PoolEvent.retire and edge.env["state"] is PoolState.LIVE]
     assert {edge.env["domain.live"] for edge in edges} == set(t.domain_live.domain)
+
+
+def test_what_a_row_only_counts_gets_one_value() -> None:
+    begins = [edge for edge in walk(ENTRY) if edge.event is EntryEvent.capture_begin and edge.env["state"] is EntryState.EAGER]
+    assert {edge.env["domain.capturing"] for edge in begins} == {1}
+    assert {edge.env["component.held"] for edge in begins} == set(t.held.domain), "a guard compares it"
 
 
 def test_a_dropped_guard_leaves_its_variable_in_the_exploration_of_the_mutant() -> None:

@@ -26,6 +26,7 @@ class Toy(Routine[[SimTensor], SimTensor, int, SimTensor]):
         calls: How often each method was called; ``warmup`` and ``capture`` are the two kinds of ``forward_for_capture``.
         lazy: Sizes that a miss may capture.
         rejected: Descriptors that it refuses.
+        during: Run once at the beginning of a method's next call, by name.
     """
 
     def __init__(self, device: SimDevice, *, lazy: tuple[int, ...] = ()) -> None:
@@ -35,6 +36,7 @@ class Toy(Routine[[SimTensor], SimTensor, int, SimTensor]):
         self.calls: Counter[str] = Counter()
         self.body: Hook | None = None
         self.rejected: set[int] = set()
+        self.during: dict[str, Callable[[], object]] = {}
         self._failures: dict[str, tuple[int, BaseException]] = {}
 
     def fail(self, method: str, error: BaseException, nth: int = 1) -> None:
@@ -48,6 +50,8 @@ class Toy(Routine[[SimTensor], SimTensor, int, SimTensor]):
 
     def _called(self, method: str) -> None:
         self.calls[method] += 1
+        if method in self.during:
+            self.during.pop(method)()
         nth, error = self._failures.get(method, (0, None))
         if error is not None and self.calls[method] == nth:
             del self._failures[method]

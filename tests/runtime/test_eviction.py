@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -187,6 +188,20 @@ class TestInFlight:
         model.dev.synchronize()
         manager.capture_and_bind()
         assert net.available_descriptors == {4, 8}
+
+    def test_a_lease_keeps_every_graph_of_its_domain(self) -> None:
+        model = Model()
+        manager = model.serving(model.component())
+        small, large = manager.entry("net", 4), manager.entry("net", 8)
+        with large.lease() as lease:
+            lease.replay()
+            manager.evict("net")
+            model.dev.synchronize()
+            manager.reclaim(flush=True)
+            assert (small.state, small.unreclaimed, large.state) == ("EVICTED", 1, "REPLAYING")
+        model.dev.synchronize()
+        manager.memory()
+        assert (small.unreclaimed, large.unreclaimed) == (0, 0)
 
 
 class TestCapacity:
@@ -398,6 +413,70 @@ class TestWorkspaces:
         ask(model, b, 8)
         self.check(model, sentinels, 5.0)
         assert second.stats().components["b"].hits == 3
+
+    def test_a_generation_that_begins_before_the_last_one_is_gone_has_workspaces_of_its_own(self, config: SimConfig) -> None:
+        model = Model(config=config)
+        manager = model.manager()
+        [(low, static)] = model.bind(manager, "low")
+        other = manager.entry("low", 1)
+        with ExitStack() as held:
+            lease = held.enter_context(low.lease())
+            lease.replay()
+            manager.evict("low")
+            with manager.transaction() as tx:
+                held.close()  # the pool retires here; its recording is still in flight
+                tx.capture(other, lambda warmup: lambda: model.net(static))
+        assert other.pool is not low.pool
+        model.dev.synchronize()
+        manager.reclaim(flush=True)
+        sentinels = self.sentinels(model, 4.0)
+        other.replay()
+        self.check(model, sentinels, 4.0)
+        assert other.output.tolist() == model.net(static).tolist()  # type: ignore[attr-defined]
+
+    def test_an_entry_that_comes_back_while_its_old_graph_is_in_flight_has_a_workspace_of_its_own(self, config: SimConfig) -> None:
+        model = Model(config=config)
+        manager, net = thrash(model, extra=2)
+        ask(model, net, 3)
+        late = net(model.input(3, 3))
+        manager.evict("net", 3)
+        assert net(model.input(3, 3)).tolist() == late.tolist()
+        assert manager.stats().components["net"].captures == 4
+        model.dev.synchronize()
+        manager.reclaim(flush=True)
+        sentinels = self.sentinels(model, 4.0)
+        ask(model, net, 3)
+        self.check(model, sentinels, 4.0)
+
+    @pytest.mark.parametrize("isolation", ["shared", "per_component", "per_entry"])
+    def test_streams_of_others_with_workspaces_of_their_own_are_not_captured_on(self, config: SimConfig, isolation: str) -> None:
+        model = Model(config=config)
+        for _ in range(32):  # all handles that the framework has (S1)
+            with model.dev.on_stream(model.dev.new_stream()):
+                model.net(model.input(2))
+        a, b = model.component("a"), model.component("b")
+        first, second = model.serving(a, isolation=isolation), model.serving(b, isolation=isolation)
+        first.evict("a")
+        model.dev.synchronize()
+        first.reclaim(flush=True)
+        sentinels = self.sentinels(model, 4.0)
+        ask(model, b, 4)
+        self.check(model, sentinels, 4.0)
+        assert second.stats().components["b"].hits == 1
+
+    def test_a_clear_by_one_manager_is_seen_in_the_books_of_another(self, config: SimConfig) -> None:
+        model = Model(config=config)
+        first, second = model.serving(model.component("a")), model.serving(model.component("b"))
+        low, static, stream = first.entry("low", 4), model.input(4), model.dev.new_stream()
+        with first.transaction() as tx:  # while it lives nothing may be cleared
+            tx.capture(low, lambda warmup: lambda: model.net(static), stream=stream)
+        second.evict("b")
+        model.dev.synchronize()
+        second.reclaim(flush=True)
+        first.evict("a")
+        model.dev.synchronize()
+        first.reclaim(flush=True)
+        assert first.memory().total == second.memory().total == 0
 
     def test_an_adopted_stream_keeps_its_workspace_while_its_graphs_live(self, config: SimConfig) -> None:
         model = Model(config=config)

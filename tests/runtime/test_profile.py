@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 
 from cgstate import CaptureMode, IllegalTransition, ManagerState
@@ -16,7 +18,9 @@ ISOLATIONS = ["shared", "per_component", "per_entry"]
 def test_profiling_leaves_everything_as_it_was(names: tuple[str, ...], isolation: str) -> None:
     bench = Bench(*names, isolation=isolation).prepared()
     before, states, stats = bench.footprint(), bench.states(), bench.manager.stats().components
+    bench.manager.profile_memory()
     exclusive = bench.device.streams.exclusive
+    assert exclusive == len(bench.books.idle_streams)  # kept for the captures to come
     bench.manager.profile_memory()
     assert bench.footprint() == before
     assert bench.states() == states
@@ -78,6 +82,27 @@ def test_a_component_may_have_any_name() -> None:
         "shared": "BOUND",
         "profile[4]": "BOUND",
     }
+    bench.manager.release()
+    assert bench.manager.memory().total == 0
+    bench.quiet()
+
+
+@dataclass(frozen=True)
+class Hidden:
+    size: int
+    shown: str = field(repr=False)
+
+
+def test_descriptors_that_look_alike_have_domains_of_their_own() -> None:
+    bench = Bench(isolation="per_entry").serving()
+    x = bench.device.zeros(2, 4)
+    first, second = (bench.manager.entry("own", Hidden(1, shown)) for shown in "ab")
+    with bench.manager.transaction() as transaction:
+        for entry in (first, second):
+            transaction.capture(entry, lambda warmup: lambda: bench.routine.work(x))
+    assert bench.manager.evict("own", Hidden(1, "a")) == 1
+    assert second.state == "BOUND"
+    assert len(bench.manager.memory().pools) == 4
 
 
 def test_what_cannot_be_captured_goes_into_the_estimate_and_marks_nothing() -> None:

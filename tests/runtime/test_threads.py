@@ -255,6 +255,27 @@ class TestInterleavings:
                 sync.go.set()
         assert refused == ["not retiring"]
 
+    def test_no_capture_into_a_pool_begins_while_somebody_has_its_turn(self, sync: Stops) -> None:
+        model = Model()
+        manager = model.manager(sync=sync)
+        [(entry, static)] = model.bind(manager, "low")
+        other = manager.entry("low", 1)
+        opened = model.dev.faults.calls["open_capture"]
+
+        def capture() -> None:
+            with manager.transaction() as tx:
+                tx.capture(other, lambda warmup: lambda: model.net(static))
+
+        sync.stop("launch")
+        with running(entry.replay):
+            reached(sync.arrived)
+            with running(capture):
+                while not manager._books.gate.waiting:
+                    sync.arrived.wait(0.001)
+                assert (other.state, model.dev.faults.calls["open_capture"]) == ("EAGER", opened)
+                sync.go.set()
+        assert other.state == "BOUND"
+
     def test_another_threads_replay_expires_what_a_lease_read_last(self, sync: Stops) -> None:
         model = Model()
         manager = model.manager(sync=sync)

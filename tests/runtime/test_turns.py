@@ -121,6 +121,22 @@ class TestTwoStreams:
             assert model.dev.faults.calls["stream_wait"] == waits + 1
             assert entry.output.tolist() == model.net(static).tolist()
 
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_a_warm_up_in_the_pool_waits_for_replays_in_flight_on_other_streams(self, seed: int) -> None:
+        """The library workspace of the capture stream lies in the pool; the graphs have it baked in, and warm-up writes it (W1)."""
+        model = drawn(seed)
+        manager = model.manager()
+        [(entry, static)] = model.bind(manager, "a")
+        static.copy_(model.input(2, 3.0))
+        model.dev.synchronize()
+        side = model.dev.new_stream()
+        with model.dev.on_stream(side):
+            entry.replay()
+            copy = entry.output.clone()
+        model.bind(manager, "b")
+        with model.dev.on_stream(side):
+            assert copy.tolist() == model.net(model.input(2, 3.0)).tolist()
+
 
 class TestCost:
     @pytest.mark.parametrize("check", [True, False])
