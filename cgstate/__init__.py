@@ -102,7 +102,10 @@ __all__ = [
 
 _HOMES = {
     "cgstate.backends.base": "Backend CaptureErrorMode",
-    "cgstate.errors": "CaptureActive CaptureFailed CGStateError ConfigError IllegalTransition InvariantViolation LeaseOutstanding ManagerClosed ManagerPoisoned NotResident OutputExpired PoolRetired StaleBinding TableError WrongThread",
+    "cgstate.errors": (
+        "CaptureActive CaptureFailed CGStateError ConfigError IllegalTransition InvariantViolation LeaseOutstanding "
+        "ManagerClosed ManagerPoisoned NotResident OutputExpired PoolRetired StaleBinding TableError WrongThread"
+    ),
     "cgstate.lifecycle.states": "ComponentState EntryState FailureKind ManagerState PoolKind PoolState",
     "cgstate.routine": "BucketedRoutine Resolution Routine",
     "cgstate.runtime.component": "CaptureMode Component LeasedComponent",

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from cgstate.errors import ConfigError
@@ -120,7 +120,20 @@ class _Tensor(Protocol):
     def zero_(self) -> object: ...
 
 
-class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
+@dataclass(slots=True)
+class Bucket:
+    """The static inputs of one graph of a `BucketedRoutine`.
+
+    Attributes:
+        tensors: One for each argument.
+        size: Size of the call whose inputs they hold.
+    """
+
+    tensors: tuple[object, ...]
+    size: int
+
+
+class BucketedRoutine(Routine[P, R, int, Bucket]):
     """Graphs for a list of sizes of one dimension.
 
     A call of size n is padded with zeros to the smallest captured size that holds it; outputs are trimmed back. Valid for work in
@@ -205,41 +218,40 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         if self.max_size is not None and self.max_size > largest:
             yield f"sizes {largest + 1} to {self.max_size}"
 
-    def allocate_buffers(self, descriptor: int) -> tuple[object, ...]:
+    def allocate_buffers(self, descriptor: int) -> Bucket:
         """Example arguments of the bucket's size, zeroed, are the static inputs."""
         buffers = self.example(descriptor)
         if not isinstance(buffers, tuple | list):
             raise ConfigError(f"example must return a tuple of tensors, not a {type(buffers).__name__}")
         for buffer in buffers:
             cast(_Tensor, buffer).zero_()
-        return buffers
+        return Bucket(tuple(buffers), descriptor)
 
-    def forward_for_capture(self, descriptor: int, buffers: tuple[object, ...]) -> object:
+    def forward_for_capture(self, descriptor: int, buffers: Bucket) -> object:
         """Record the module on the static inputs."""
-        return cast("Callable[..., object]", self.call)(*buffers)
+        return cast("Callable[..., object]", self.call)(*buffers.tensors)
 
-    def copy_runtime_inputs(self, descriptor: int, buffers: tuple[object, ...], *args: P.args, **kwargs: P.kwargs) -> None:
+    def copy_runtime_inputs(self, descriptor: int, buffers: Bucket, *args: P.args, **kwargs: P.kwargs) -> None:
         """Copy the call's inputs to the front of the static ones and zero the rest."""
-        if len(args) != len(buffers):
-            raise TypeError(f"{len(buffers)} tensors are needed, not {len(args)}")
-        dim = self.dim
+        tensors, dim = buffers.tensors, self.dim
+        if len(args) != len(tensors):
+            raise TypeError(f"{len(tensors)} tensors are needed, not {len(args)}")
         for index, value in enumerate(args):
             size: int = value.shape[dim]  # type: ignore[attr-defined]  # as in `resolve_runtime`
-            buffer: _Tensor = buffers[index]  # type: ignore[assignment]
+            if not index:
+                buffers.size = size
+            buffer: _Tensor = tensors[index]  # type: ignore[assignment]
             if size == descriptor:
                 buffer.copy_(value)
             else:
                 buffer.narrow(dim, 0, size).copy_(value)
                 buffer.narrow(dim, size, descriptor - size).zero_()
 
-    def output_after_replay(
-        self, descriptor: int, buffers: tuple[object, ...], output: object, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
+    def output_after_replay(self, descriptor: int, buffers: Bucket, output: object, *args: P.args, **kwargs: P.kwargs) -> R:
         """Trim every output tensor to the call's own size."""
-        size: int = args[0].shape[self.dim]  # type: ignore[attr-defined]  # as in `resolve_runtime`
-        if self.output_dim is None or size == descriptor:
+        if buffers.size == descriptor or self.output_dim is None:
             return output  # type: ignore[return-value]  # the recorded call's own answer
-        return cast(R, self._trim(output, size * self.output_scale))
+        return cast(R, self._trim(output, buffers.size * self.output_scale))
 
     def _trim(self, output: object, length: int) -> object:
         if isinstance(output, tuple | list):

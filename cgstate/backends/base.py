@@ -138,8 +138,16 @@ class Backend(Protocol):
     # -- streams ------------------------------------------------------------------------------------------------------
 
     @property
-    def current_handle(self) -> Callable[[], int]:
-        """Returns the raw handle of the caller's current stream. On the hot path: no allocation, 0.15 us on CUDA."""
+    def index(self) -> int:
+        """The device's number, to ask `current_handle` with."""
+        ...
+
+    @property
+    def current_handle(self) -> Callable[[int], int]:
+        """Returns the raw handle of the caller's current stream on device `index`; 0 is the default stream, never captured.
+
+        On the hot path: no allocation, 40-150 ns on CUDA. It takes the index as the raw query does: a wrapper would cost as much.
+        """
         ...
 
     def current_stream(self) -> Stream:

@@ -48,6 +48,7 @@ class Caller:
         "gate",
         "give_lock",
         "grad_enabled",
+        "index",
         "output",
         "point",
         "record",
@@ -69,6 +70,7 @@ class Caller:
         self.backend = books.backend
         self.gate = books.gate
         self.current_handle = books.backend.current_handle
+        self.index = books.backend.index
         self.capturing = books.backend.capturing
         self.grad_enabled = books.backend.grad_enabled
         self.take_lock: Callable[[], bool] = books.gate.lock.acquire  # a bound call costs half of what `with` does

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from cgstate.runtime.transaction import Transaction
 
 
-class Entry(EntrySteps):
+class _Hot(EntrySteps):
+    """What a replay touches, next to each other in memory: after a large launch most of the cache is cold."""
+
+    __slots__ = ("current_handle", "fast", "give_lock", "hits", "index", "launch", "take_lock", "turn")
+
+
+class Entry(_Hot):
     """One graph of one component.
 
     Get it from `GraphManager.entry`; capture it in a transaction; replay it with `replay`, or inside a `lease` when its output is
@@ -32,19 +38,12 @@ class Entry(EntrySteps):
     __slots__ = (
         "__weakref__",
         "buffers",
-        "current_handle",
         "descriptor",
-        "fast",
-        "give_lock",
         "graph",
-        "hits",
         "last_used",
-        "launch",
         "lock",
         "output",
         "startup",
-        "take_lock",
-        "turn",
         "uses_random",
     )
 
@@ -78,7 +77,8 @@ class Entry(EntrySteps):
         self.lock: Lock = books.gate.lock
         self.take_lock: Callable[[], bool] = self.lock.acquire  # a bound call costs half of what `with` does
         self.give_lock: Callable[[], None] = self.lock.release
-        self.current_handle: Callable[[], int] = books.backend.current_handle
+        self.current_handle: Callable[[int], int] = books.backend.current_handle
+        self.index = books.backend.index
 
     @property
     def name(self) -> str:

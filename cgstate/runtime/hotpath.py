@@ -43,7 +43,7 @@ def replay(self: Entry) -> None:
                 and self.noted == self.component.epoch
                 and not turn.owner
                 and self.gate.free
-                and self.current_handle() == turn.last_handle
+                and self.current_handle(self.index) == turn.last_handle
             ):
                 turn.replays += 1  # what was handed out expires even if the launch raises: it may have begun
                 try:
@@ -141,7 +141,7 @@ def answer(self: Caller, args: Args, kwargs: Kwargs) -> object:
     record, gate, books = self.record, self.gate, self.books
     if self.careful:
         self.look_first(args, kwargs)
-    handle = self.current_handle()
+    handle = self.current_handle(self.index)
     if handle and self.capturing():  # 0 is the default stream, which is never captured
         return self.inline(args, kwargs)
     if self.grad_enabled() and self.would_record(args, kwargs):

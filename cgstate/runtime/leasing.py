@@ -110,7 +110,7 @@ def take_turn(entry: Entry, thread: int) -> None:
         if thread in (turn.owner, random.owner):
             raise CaptureActive("pool", turn.name, entry.pool.state, "replay", "this thread is not inside a call into the pool")
         gate.wait()
-    handle = entry.current_handle()
+    handle = entry.current_handle(entry.index)
     if handle != turn.last_handle:
         turn.follow(handle, entry.manager.backend)
     if random is not turn:

@@ -143,10 +143,10 @@ def test_a_stream_of_torch_is_not_given_back(backend: CudaBackend) -> None:
 
 def test_current_stream_and_handle(backend: CudaBackend) -> None:
     stream = backend.new_stream(exclusive=True)
-    assert backend.current_handle() == backend.current_stream().handle == 0
+    assert backend.current_handle(backend.index) == backend.current_stream().handle == 0
     with backend.on_stream(stream):
-        assert backend.current_handle() == backend.current_stream().handle == stream.handle
-    assert backend.current_handle() == 0
+        assert backend.current_handle(backend.index) == backend.current_stream().handle == stream.handle
+    assert backend.current_handle(backend.index) == 0
     stream.close()
 
 
@@ -466,7 +466,7 @@ def test_the_work_may_leave_another_stream_current(backend: CudaBackend) -> None
         return y
 
     graph, y = record(backend, pool, stream, body)
-    assert backend.current_handle() == 0
+    assert backend.current_handle(backend.index) == 0
     graph.replay()
     assert y.tolist() == [2.0] * 8
     graph.destroy()

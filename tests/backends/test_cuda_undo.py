@@ -320,7 +320,7 @@ def test_a_begin_that_torch_refuses(live: bool) -> None:
         assert scene.pool.use_count() == uses + 1  # the routing's own
         assert backend.generator_mark() == mark
     assert scene.pool.use_count() == uses
-    assert backend.current_handle() == 0
+    assert backend.current_handle(backend.index) == 0
     torch.randn(4, device=x.device)
     for factor in (2, 3, 4):
         again, output = scene.good(factor)
@@ -442,7 +442,7 @@ def test_an_interrupt_between_torch_and_us(monkeypatch: pytest.MonkeyPatch, call
             backend.close_capture(graph)
     undo.fail()
     assert undo.errors == []
-    assert (scene.pool.use_count(), backend.generator_mark(), backend.current_handle()) == (uses, mark, 0)
+    assert (scene.pool.use_count(), backend.generator_mark(), backend.current_handle(backend.index)) == (uses, mark, 0)
     torch.randn(4, device=x.device)
     for factor in (2, 3):
         again, output = scene.good(factor)

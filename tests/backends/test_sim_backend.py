@@ -76,7 +76,7 @@ def test_an_adopted_stream_is_not_ours_to_close(backend: SimBackend) -> None:
     adopted = backend.adopt_stream(stream)
     adopted.close()
     with backend.on_stream(adopted):
-        assert backend.current_handle() == stream.handle
+        assert backend.current_handle(backend.index) == stream.handle
         assert backend.current_stream().handle == stream.handle
 
 
@@ -92,7 +92,7 @@ def test_priming_puts_the_workspace_into_the_pool_and_restores_the_stream(backen
     backend.prime_workspaces(pool, stream)
     size = backend.sim.config.workspace_bytes
     assert pool.reserved_bytes() == {stream.handle: size}
-    assert (backend.current_handle(), pool.use_count()) == (0, 1)
+    assert (backend.current_handle(backend.index), pool.use_count()) == (0, 1)
     assert backend.clear_workspaces()
     pool.drop()
     assert backend.flush() == size

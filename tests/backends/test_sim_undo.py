@@ -266,7 +266,7 @@ def test_a_success_puts_back_the_stream_and_the_random_numbers_of_the_warm_up(ba
 
 def test_a_body_that_leaves_another_stream_current_is_closed_all_the_same(backend: SimBackend) -> None:
     error, undo = attempt(backend, lambda device: device.set_stream(device.new_stream()))
-    assert (error, undo.errors, backend.current_handle()) == (None, [], 0)
+    assert (error, undo.errors, backend.current_handle(backend.index)) == (None, [], 0)
 
 
 def test_what_is_poisoned_before_is_not_poisoned_by_this_capture(backend: SimBackend) -> None:

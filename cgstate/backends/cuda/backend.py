@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 
 import torch
 
@@ -47,7 +46,7 @@ class CudaBackend:
         # Made now, so that no capture seems to leave them behind.
         generator.cell(index)
         generator.register(index)
-        self._current_handle = partial(torch._C._cuda_getCurrentRawStream, index)
+        self._current_handle: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         # torch asks the current device's current stream; with one device that is ours.
         self.capturing = torch._C._cuda_isCurrentStreamCapturing if torch.cuda.device_count() == 1 else self._capturing
 
@@ -59,7 +58,12 @@ class CudaBackend:
     # -- streams ------------------------------------------------------------------------------------------------------
 
     @property
-    def current_handle(self) -> Callable[[], int]:
+    def index(self) -> int:
+        """As `base.Backend.index`."""
+        return self._index
+
+    @property
+    def current_handle(self) -> Callable[[int], int]:
         """As `base.Backend.current_handle`."""
         return self._current_handle
 
@@ -70,7 +74,7 @@ class CudaBackend:
     def _capturing(self) -> bool:
         if torch._C._cuda_getDevice() == self._index:
             return torch._C._cuda_isCurrentStreamCapturing()
-        return bool(status_of(self._current_handle(), self._index))
+        return bool(status_of(self._current_handle(self._index), self._index))
 
     def new_stream(self, *, exclusive: bool) -> CudaStream:
         """As `base.Backend.new_stream`."""
@@ -135,7 +139,7 @@ class CudaBackend:
     def footprint(self) -> Footprint:
         """As `base.Backend.footprint`."""
         return Footprint(
-            stream=self._current_handle(),
+            stream=self._current_handle(self._index),
             generator=self.generator_mark(),
             capturing=self.capturing(),
             pools=pools.reserved_by_pool(self._index),

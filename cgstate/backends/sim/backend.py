@@ -44,6 +44,12 @@ class SimBackend:
 
     def __init__(self, sim: SimDevice | None = None) -> None:
         self.sim = sim or SimDevice()
+        handle = self.sim.current_handle
+
+        def current_handle(index: int) -> int:
+            return handle()
+
+        self._current_handle = current_handle
 
     @property
     def faults(self) -> Faults:
@@ -58,9 +64,14 @@ class SimBackend:
     # -- streams ------------------------------------------------------------------------------------------------------
 
     @property
-    def current_handle(self) -> Callable[[], int]:
-        """As `base.Backend.current_handle`."""
-        return self.sim.current_handle
+    def index(self) -> int:
+        """As `base.Backend.index`."""
+        return self.sim.index
+
+    @property
+    def current_handle(self) -> Callable[[int], int]:
+        """As `base.Backend.current_handle`; a backend has one device, whichever index is given."""
+        return self._current_handle
 
     @faulted("current_stream")
     def current_stream(self) -> SimStream:
