@@ -765,8 +765,22 @@ def test_the_default_stream_is_never_captured_on() -> None:
     assert bench.states() == states
 
 
-def test_garbage_collection_is_on_again_after_a_failure() -> None:
+def test_a_graph_whose_clean_up_failed_is_destroyed_at_once_and_not_by_the_garbage_collector() -> None:
     bench = Bench().prepared()
+    bench.routine.fail("after_capture", ValueError("boom"))
+    destroyed = bench.faults.calls["graph_destroy"]
+    with pytest.raises(CaptureFailed):
+        bench.manager.capture_and_bind()
+    assert bench.faults.calls["graph_destroy"] == destroyed + 1
+
+
+def test_garbage_collection_is_off_in_a_capture_and_on_again_after_a_failure() -> None:
+    bench = Bench().prepared()
+    seen: list[bool] = []
+    bench.routine.body = lambda *_: seen.append(gc.isenabled())
+    bench.manager.capture_and_bind()
+    assert seen == [False] * 3
+    bench.manager.release()
     assert gc.isenabled()
     bench.routine.fail("capture", ValueError())
     with pytest.raises(CaptureFailed):

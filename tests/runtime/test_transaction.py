@@ -331,3 +331,21 @@ def test_an_entry_belongs_to_the_component_and_descriptor_by_value() -> None:
     bench = Bench().serving()
     assert isinstance(bench.manager.entry("own", (1, "a")), Entry)
     assert bench.manager.entry("own", (1, "a")) is bench.manager.entry("own", (1, "a"))
+
+
+def test_memory_that_moved_under_one_of_two_components_binds_neither() -> None:
+    bench = Bench().serving()
+    still, moved = bench.manager.entry("still", 1), bench.manager.entry("moved", 1)
+
+    def move_and_commit() -> None:
+        with bench.manager.transaction() as transaction:
+            transaction.capture(still, work(bench))
+            transaction.capture(moved, work(bench))
+            with bench.books.gate.lock:
+                bench.books.components["moved"].epoch += 1
+
+    with pytest.raises(StaleBinding):
+        move_and_commit()
+    assert (still.state, moved.state) == ("EAGER", "EAGER")
+    assert {bench.states()["still"], bench.states()["moved"]} == {"EAGER"}
+    bench.quiet()
