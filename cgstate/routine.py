@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from cgstate.errors import ConfigError
 
@@ -69,8 +69,13 @@ class Routine(ABC, Generic[P, R, D, B]):
         """Refuse a descriptor that cannot be captured, by raising. Cheap and stable: the refusal is remembered."""
         return
 
-    def uncovered(self, descriptors: frozenset[D]) -> Iterable[str]:
-        """Legal inputs that none of ``descriptors`` serves, in words, for the report of `GraphManager.prepare`."""
+    def uncovered(self, descriptors: frozenset[D], *, lazy: bool) -> Iterable[str]:
+        """Legal inputs that no graph will serve, in words, for the report of `GraphManager.prepare`.
+
+        Args:
+            descriptors: What is captured at startup.
+            lazy: Whether misses may capture more.
+        """
         return ()
 
     @abstractmethod
@@ -108,6 +113,18 @@ class Routine(ABC, Generic[P, R, D, B]):
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+_Signature: TypeAlias = "tuple[tuple[int, ...], Hashable]"
+
+_MEMORY = 1024
+"""How many shapes of calls a routine remembers at once; beyond, it starts anew."""
+
+
+def _signature(value: object) -> _Signature:
+    """Shape and dtype of a tensor; of anything else, its type."""
+    kind: Hashable = getattr(value, "dtype", None)
+    return tuple(getattr(value, "shape", ())), type(value) if kind is None else kind
 
 
 class _Tensor(Protocol):
@@ -177,28 +194,55 @@ class BucketedRoutine(Routine[P, R, int, Bucket]):
         self.output_dim = output_dim
         self.output_scale = output_scale
         self.max_size = max_size
-        self._resolved: tuple[frozenset[int], dict[int, Resolution[int]]] = (frozenset(), {})
+        self._resolved: tuple[frozenset[int], dict[Hashable, Resolution[int]]] = (frozenset(), {})
+        self._example: tuple[_Signature, ...] | None = None
 
     def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the module as it is."""
         return self.call(*args, **kwargs)
 
     def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
-        """The smallest available size that holds the call; keyword arguments never hit, they would be baked in."""
+        """The smallest available size that holds the call.
+
+        A call hits only with inputs of the example's shapes and dtypes: a copy would broadcast or convert others in silence.
+        Keyword arguments never hit, they would be baked in.
+        """
         if kwargs or not args:
             return Resolution(tuple(sorted(kwargs)), None)
-        size: int = args[0].shape[self.dim]  # type: ignore[attr-defined]  # a tensor; no cast on the hot path
+        first = args[0]
+        if len(args) == 1:
+            look: Hashable = first.shape, first.dtype  # type: ignore[attr-defined]  # a tensor; no cast on the hot path
+        else:
+            look = tuple((getattr(value, "shape", None), getattr(value, "dtype", type(value))) for value in args)
         snapshot, resolved = self._resolved
-        if snapshot is not available:
+        if snapshot is not available or len(resolved) > _MEMORY:
             resolved = {}
             self._resolved = available, resolved
-        resolution = resolved.get(size)
+        resolution = resolved.get(look)
         if resolution is None:
-            fitting = [bucket for bucket in available if bucket >= size]
-            resolution = Resolution(size, min(fitting) if fitting else None)
-            if fitting:  # so that the memory stays bounded by the largest bucket
-                resolved[size] = resolution
+            resolution = resolved[look] = self._resolve(args, available)
         return resolution
+
+    def _resolve(self, args: tuple[object, ...], available: frozenset[int]) -> Resolution[int]:
+        """The same, worked out."""
+        if not all(hasattr(value, "shape") for value in args):
+            return Resolution(tuple(map(_signature, args)), None)
+        sizes = {cast(_Tensor, value).shape[self.dim] for value in args}
+        size = max(sizes)
+        if len(sizes) > 1 or self._signatures(size) != tuple(map(_signature, args)):
+            return Resolution(tuple(map(_signature, args)), None)
+        return Resolution(size, min((bucket for bucket in available if bucket >= size), default=None))
+
+    def _signatures(self, size: int) -> tuple[Hashable, ...]:
+        """Shapes and dtypes of inputs of a size, as the example makes them."""
+        if self._example is None:
+            self._example = tuple(map(_signature, self.example(size)))
+        shapes = []
+        for shape, dtype in self._example:
+            lengths = list(shape)
+            lengths[self.dim] = size
+            shapes.append((tuple(lengths), dtype))
+        return tuple(shapes)
 
     def make_lazy_descriptor(self, runtime_key: Hashable) -> int | None:
         """The smallest allowed size that holds the missed one."""
@@ -212,9 +256,9 @@ class BucketedRoutine(Routine[P, R, int, Bucket]):
         if not _is_count(descriptor):
             raise ConfigError(f"a size must be a positive integer, not {descriptor!r}")
 
-    def uncovered(self, descriptors: frozenset[int]) -> Iterable[str]:
-        """Sizes above the largest graph, lazy ones included."""
-        largest = max((*descriptors, *self.sizes))
+    def uncovered(self, descriptors: frozenset[int], *, lazy: bool) -> Iterable[str]:
+        """Sizes above the largest graph, lazy ones included if there may be any."""
+        largest = max((*descriptors, *(self.sizes if lazy else ())))
         if self.max_size is not None and self.max_size > largest:
             yield f"sizes {largest + 1} to {self.max_size}"
 
@@ -225,6 +269,7 @@ class BucketedRoutine(Routine[P, R, int, Bucket]):
             raise ConfigError(f"example must return a tuple of tensors, not a {type(buffers).__name__}")
         for buffer in buffers:
             cast(_Tensor, buffer).zero_()
+        self._example = tuple(map(_signature, buffers))
         return Bucket(tuple(buffers), descriptor)
 
     def forward_for_capture(self, descriptor: int, buffers: Bucket) -> object:
@@ -233,19 +278,16 @@ class BucketedRoutine(Routine[P, R, int, Bucket]):
 
     def copy_runtime_inputs(self, descriptor: int, buffers: Bucket, *args: P.args, **kwargs: P.kwargs) -> None:
         """Copy the call's inputs to the front of the static ones and zero the rest."""
-        tensors, dim = buffers.tensors, self.dim
-        if len(args) != len(tensors):
-            raise TypeError(f"{len(tensors)} tensors are needed, not {len(args)}")
-        for index, value in enumerate(args):
-            size: int = value.shape[dim]  # type: ignore[attr-defined]  # as in `resolve_runtime`
-            if not index:
-                buffers.size = size
-            buffer: _Tensor = tensors[index]  # type: ignore[assignment]
+        size = buffers.size = args[0].shape[self.dim]  # type: ignore[attr-defined]  # as in `resolve_runtime`
+        for buffer, value in zip(buffers.tensors, args, strict=True):
             if size == descriptor:
-                buffer.copy_(value)
+                buffer.copy_(value)  # type: ignore[attr-defined]
             else:
-                buffer.narrow(dim, 0, size).copy_(value)
-                buffer.narrow(dim, size, descriptor - size).zero_()
+                self._pad(cast(_Tensor, buffer), value, size, descriptor)
+
+    def _pad(self, buffer: _Tensor, value: object, size: int, bucket: int) -> None:
+        buffer.narrow(self.dim, 0, size).copy_(value)
+        buffer.narrow(self.dim, size, bucket - size).zero_()
 
     def output_after_replay(self, descriptor: int, buffers: Bucket, output: object, *args: P.args, **kwargs: P.kwargs) -> R:
         """Trim every output tensor to the call's own size."""

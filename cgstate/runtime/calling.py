@@ -15,7 +15,7 @@ from cgstate.errors import CaptureActive, IllegalTransition, ManagerPoisoned, No
 from cgstate.lifecycle.states import ManagerState
 from cgstate.lifecycle.steps import EntryState_BOUND
 from cgstate.routine import Routine
-from cgstate.runtime import hotpath, leasing
+from cgstate.runtime import leasing
 from cgstate.runtime.lazy import capture_on_miss
 from cgstate.runtime.leased import LeasedOutput
 from cgstate.runtime.stats import Fallback
@@ -31,10 +31,7 @@ Kwargs: TypeAlias = Mapping[str, object]
 
 
 class Caller:
-    """Answers the calls of one component: `answer` is the component's delegate, the rest is for what is out of the ordinary.
-
-    Everything that a call needs is bound once here, so that the hot path looks nothing up.
-    """
+    """What answers the calls of one component: `hotpath.call` finds here what it needs, and the ways out of the ordinary."""
 
     __slots__ = (
         "backend",
@@ -59,8 +56,6 @@ class Caller:
         "thread_id",
         "ticks",
     )
-
-    answer = hotpath.answer
 
     def __init__(self, record: ComponentRecord, routine: AnyRoutine, *, clone: bool) -> None:
         books = record.manager

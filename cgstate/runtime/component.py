@@ -6,13 +6,14 @@ at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import StrEnum, auto
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from cgstate.errors import ConfigError, describe
 from cgstate.lifecycle.states import ManagerState
 from cgstate.routine import Routine
+from cgstate.runtime import hotpath
 from cgstate.runtime.calling import Caller
 from cgstate.runtime.config import OPTIONS
 from cgstate.runtime.leased import LeasedOutput
@@ -88,8 +89,7 @@ class _Declaration(Generic[P, R]):
         self.collective = collective
         self.concurrent_leases = concurrent_leases
         self.descriptors: tuple[D, ...] = _ordered(component_id, _listed(component_id, descriptors), capture_order_key)
-        self._invoke: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._eagerly
-        self._caller: Caller | None = None
+        self.caller: Caller | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.component_id!r} {self.state}>"
@@ -97,7 +97,7 @@ class _Declaration(Generic[P, R]):
     @property
     def state(self) -> str:
         """The lifecycle state; EAGER while no manager has it."""
-        return self._caller.record.state.value if self._caller is not None else "EAGER"
+        return self.caller.record.state.value if self.caller is not None else "EAGER"
 
     @property
     def is_bound(self) -> bool:
@@ -107,25 +107,24 @@ class _Declaration(Generic[P, R]):
     @property
     def available_descriptors(self) -> frozenset[Hashable]:
         """Descriptors that are bound now; a snapshot."""
-        return self._caller.record.available if self._caller is not None else frozenset()
+        return self.caller.record.available if self.caller is not None else frozenset()
 
     def attach(self, record: ComponentRecord) -> None:
         """Answer by the runtime from now on. For the manager."""
-        self._caller = Caller(record, self.routine, clone=self._clone)
-        self._invoke = self._caller.answer
+        self.caller = Caller(record, self.routine, clone=self._clone)
 
     def detach(self) -> None:
         """Be eager again. For the manager."""
-        self._caller = None
-        self._invoke = self._eagerly
+        self.caller = None
 
     @property
     def attached(self) -> bool:
         """Whether a manager that is not closed has the component."""
-        return self._caller is not None and self._caller.record.manager.state is not ManagerState.CLOSED
+        return self.caller is not None and self.caller.record.manager.state is not ManagerState.CLOSED
 
-    def _eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        answer = self.routine.eager_call(*args, **kwargs)
+    def eagerly(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        """Answer without a manager."""
+        answer = cast("Routine[..., R, Any, Any]", self.routine).eager_call(*args, **kwargs)
         return answer if self._clone else LeasedOutput.own(answer)
 
 
@@ -152,10 +151,14 @@ class Component(_Declaration[P, R]):
 
     _clone = True
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What eager would return, by a graph where one serves."""
-        answer: R = self._invoke(args, kwargs)
-        return answer
+    if TYPE_CHECKING:  # one frame less on the hot path, with the routine's own signature
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+            """What eager would return, by a graph where one serves."""
+            ...
+
+    else:
+        __call__ = hotpath.call
 
 
 class LeasedComponent(_Declaration[P, R]):
@@ -163,10 +166,14 @@ class LeasedComponent(_Declaration[P, R]):
 
     _clone = False
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> LeasedOutput[R]:
-        """What eager would return, wrapped; read or copy it before the next replay of its pool."""
-        answer: LeasedOutput[R] = self._invoke(args, kwargs)
-        return answer
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> LeasedOutput[R]:
+            """What eager would return, wrapped; read or copy it before the next replay of its pool."""
+            ...
+
+    else:
+        __call__ = hotpath.call
 
 
 def _names(component_id: str, option: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Undisturbed means: nobody observes, checks or schedules, no capture is open, no 
 same stream as before. Then the rows to take are known beforehand, and their guards and effects stand here in place. Everything else
 goes the long way, through `leasing` and `calling`, which step by the tables' methods.
 
-The functions are methods of `Entry`, `Lease` and `Caller`. No allocation that can be avoided, no formatting, no logging here.
+The functions are methods of `Entry`, `Lease`, `Component` and `LeasedComponent`. No allocation that can be avoided, no formatting, no logging here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from cgstate.runtime import leasing
 from cgstate.runtime.stats import Fallback
 
 if TYPE_CHECKING:
-    from cgstate.runtime.calling import Args, Caller, Kwargs
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.lease import Lease
+    from cgstate.runtime.preparing import AnyComponent
 
 
 def replay(self: Entry) -> None:
@@ -136,8 +136,11 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
         books.settle()
 
 
-def answer(self: Caller, args: Args, kwargs: Kwargs) -> object:
-    """Answer a component call."""
+def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
+    """What eager would return, by a graph where one serves."""
+    self = component.caller
+    if self is None:
+        return component.eagerly(args, kwargs)
     record, gate, books = self.record, self.gate, self.books
     if self.careful:
         self.look_first(args, kwargs)

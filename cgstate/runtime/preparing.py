@@ -80,10 +80,15 @@ def build(books: Books, component: AnyComponent, config: ComponentConfig) -> Com
     )
 
 
-def uncovered(components: Sequence[AnyComponent], active: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+def uncovered(components: Sequence[AnyComponent], active: Mapping[str, ComponentRecord]) -> dict[str, tuple[str, ...]]:
     """What stays eager for want of a graph, so that nobody learns it from a profile of the running service."""
     gaps = {
-        component.component_id: tuple(component.routine.uncovered(frozenset(component.descriptors)))
+        component.component_id: tuple(
+            component.routine.uncovered(
+                frozenset(component.descriptors),
+                lazy=component.capture_mode.allows_lazy and active[component.component_id].capacity > len(component.descriptors),
+            )
+        )
         for component in components
         if component.component_id in active
     }

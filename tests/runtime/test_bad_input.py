@@ -141,7 +141,7 @@ def test_a_declared_descriptor_that_the_routine_rejects_is_a_configuration_error
 def test_a_routine_that_raises_in_prepare_leaves_the_manager_new(method: str, error: type[BaseException]) -> None:
     bench = Bench()
 
-    def boom(*_: object) -> Any:
+    def boom(*_: object, **__: object) -> Any:
         raise error("boom")
 
     setattr(bench.routine, method, boom)

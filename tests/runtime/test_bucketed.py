@@ -160,21 +160,23 @@ def test_a_missed_size_is_captured_as_the_smallest_that_holds_it(backend: SimBac
 
 
 @pytest.mark.parametrize(
-    ("descriptors", "sizes", "largest", "said"),
+    ("descriptors", "sizes", "extra", "largest", "said"),
     [
-        ([4, 8], [], 8, ()),
-        ([4, 8], [], None, ()),
-        ([4, 8], [], 11, ("sizes 9 to 11",)),
-        ([4, 8], [], 9, ("sizes 9 to 9",)),
-        ([4], [8, 16], 20, ("sizes 17 to 20",)),
+        ([4, 8], [], 0, 8, ()),
+        ([4, 8], [], 0, None, ()),
+        ([4, 8], [], 0, 11, ("sizes 9 to 11",)),
+        ([4, 8], [], 0, 9, ("sizes 9 to 9",)),
+        ([4], [8, 16], 2, 20, ("sizes 17 to 20",)),
+        ([4], [8, 16], 0, 20, ("sizes 5 to 20",)),
     ],
 )
 def test_sizes_that_no_graph_serves_are_reported(
-    backend: SimBackend, descriptors: list[int], sizes: list[int], largest: int | None, said: tuple[str, ...]
+    backend: SimBackend, descriptors: list[int], sizes: list[int], extra: int, largest: int | None, said: tuple[str, ...]
 ) -> None:
     routine = BucketedRoutine(net, lambda n: (backend.sim.zeros(n, 4),), sizes=sizes, max_size=largest)
     mode = CaptureMode.PRECAPTURE_LAZY if sizes else CaptureMode.PRECAPTURE
-    report = GraphManager(backend).prepare([Component("c", routine, descriptors, capture_mode=mode)])
+    component = Component("c", routine, descriptors, capture_mode=mode)
+    report = GraphManager(backend).prepare([component], {"c": {"max_extra_graphs": extra}})
     assert report.uncovered == ({"c": said} if said else {})
 
 
@@ -221,3 +223,35 @@ def test_an_example_that_forgot_its_comma_says_so(backend: SimBackend) -> None:
 def test_a_call_without_rows_equals_eager(backend: SimBackend) -> None:
     _, component = serving(backend, BucketedRoutine(net, lambda n: (backend.sim.zeros(n, 4),)))
     assert component(backend.sim.zeros(0, 4)).shape == (0, 4)
+
+
+def test_a_call_that_would_be_broadcast_or_does_not_fit_is_answered_eagerly(backend: SimBackend) -> None:
+    routine = BucketedRoutine(lambda x: x, lambda n: (backend.sim.zeros(n, 4),))
+    component = Component("c", routine, [8])
+    manager = GraphManager(backend, check=True)
+    manager.prepare([component])
+    manager.capture_and_bind()
+    for shape, by_graph in (((8, 4), True), ((3, 4), True), ((8, 1), False), ((8, 5), False), ((4, 8), False)):
+        hits = manager.stats().components["c"].hits
+        assert component(backend.sim.rand(*shape)).shape == shape
+        assert (manager.stats().components["c"].hits > hits) is by_graph, shape
+
+
+def test_arguments_of_different_sizes_are_answered_eagerly(backend: SimBackend) -> None:
+    sim = backend.sim
+    component = Component("c", BucketedRoutine(lambda x, y: x, lambda n: (sim.zeros(n, 2), sim.zeros(n, 3))), [8])
+    manager = GraphManager(backend, check=True)
+    manager.prepare([component])
+    manager.capture_and_bind()
+    for other, hits in ((4, 1), (5, 1), (4, 2)):
+        x = sim.rand(4, 2)
+        assert values(component(x, sim.rand(other, 3))) == values(x)
+        assert manager.stats().components["c"].hits == hits
+
+
+def test_what_a_routine_remembers_of_shapes_is_bounded(backend: SimBackend) -> None:
+    routine = BucketedRoutine(lambda x: x, lambda n: (backend.sim.zeros(n, 1),))
+    available = frozenset({1})
+    for size in range(2, 2100):
+        assert routine.resolve_runtime((backend.sim.zeros(size, 1),), {}, available).descriptor is None
+    assert 0 < len(routine._resolved[1]) <= 1025

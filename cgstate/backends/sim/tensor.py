@@ -76,6 +76,11 @@ class SimTensor:
         """Bytes of its elements."""
         return self.numel() * ITEM_BYTES
 
+    @property
+    def dtype(self) -> str:
+        """The device's one element type."""
+        return "float64"
+
     def numel(self) -> int:
         """How many elements."""
         return prod(self.shape)
