@@ -17,17 +17,17 @@ x=torch.randn(8,SIZE,device='cuda')
 def by_hand():
     static.copy_(x); graph.replay(); return output.clone()
 comp(x)
-call=comp._caller
+call=comp.caller
 args=(x,); kw={}
-src=inspect.getsource(H.answer)
+src=inspect.getsource(H.call)
 def variant(*subs):
     s=src
     for a,b in subs:
         assert a in s,a
         s=s.replace(a,b)
     ns=dict(H.__dict__); exec("from __future__ import annotations\n"+s,ns)
-    f=ns['answer']
-    return lambda: f(call,args,kw)
+    f=ns['call']
+    return lambda: f(comp,x)
 def trimmed(descriptor,buffers,value):
     size=value.shape[0]
     buffers.size=size

@@ -1,7 +1,8 @@
 """Ratios that can be trusted: candidates interleaved in one run, CPU time of the calling thread, with the spread.
 
-Figures are 5th percentiles: on a shared host, neighbours only ever add time, by a factor of two at moments, and the low percentile
-repeats from run to run to a few percent where the median does not. The rows of the evidence give medians and 95th percentiles beside.
+A shared host changes speed by a factor of two from second to second. So candidates take turns within each round, and what compares
+them (`ratio`, `added`) is the median over rounds of what they took in the same round; a single cost is the 5th percentile, as
+neighbours only ever add. The rows of the evidence give the spread.
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Nanoseconds for each call, over rounds: the 5th percentile, the median, the 95th percentile."""
+    """Nanoseconds for each call, round by round."""
 
-    quiet: float
-    median: float
-    loud: float
+    rounds: tuple[float, ...]
+
+    def percentile(self, share: float) -> float:
+        """The cost that ``share`` of the rounds did not exceed."""
+        ordered = sorted(self.rounds)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+    @property
+    def quiet(self) -> float:
+        """The cost in quiet moments."""
+        return self.percentile(0.05)
 
 
 def interleave(
@@ -54,14 +63,17 @@ def interleave(
     finally:
         if enabled:
             gc.enable()
-    return {name: _summary(values) for name, values in samples.items()}
+    return {name: Timing(tuple(values)) for name, values in samples.items()}
 
 
 def ratio(measured: Mapping[str, Timing], over: str, under: str) -> float:
-    """Of two candidates of one run."""
-    return measured[over].quiet / measured[under].quiet
+    """How many times as long one took as the other, in the same round."""
+    pairs = zip(measured[over].rounds, measured[under].rounds, strict=True)
+    return statistics.median(one / other for one, other in pairs)
 
 
-def _summary(values: list[float]) -> Timing:
-    ordered = sorted(values)
-    return Timing(ordered[len(ordered) // 20], statistics.median(ordered), ordered[-1 - len(ordered) // 20])
+def added(measured: Mapping[str, Timing], over: str, under: str) -> float:
+    """How much longer one took than the other in the same round, nanoseconds; in the quieter quarter of the rounds."""
+    base = measured[under].rounds
+    quiet = sorted(range(len(base)), key=base.__getitem__)[: max(1, len(base) // 4)]
+    return statistics.median(measured[over].rounds[index] - base[index] for index in quiet)

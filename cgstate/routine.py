@@ -122,9 +122,9 @@ _MEMORY = 1024
 
 
 def _signature(value: object) -> _Signature:
-    """Shape and dtype of a tensor; of anything else, its type."""
-    kind: Hashable = getattr(value, "dtype", None)
-    return tuple(getattr(value, "shape", ())), type(value) if kind is None else kind
+    """Shape and dtype of a tensor; of anything else, the name of its type."""
+    kind: Hashable = getattr(value, "dtype", type(value).__qualname__)
+    return tuple(getattr(value, "shape", ())), kind
 
 
 class _Tensor(Protocol):
