@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from cgstate.errors import ConfigError
@@ -40,10 +40,14 @@ class Resolution(NamedTuple, Generic[D]):
     Attributes:
         runtime_key: Everything about the call that a graph would bake in, hashable; statistics are kept by it.
         descriptor: The available descriptor that serves the call, or None for a miss.
+        exact: The static buffers are a tuple of tensors, one for each positional argument and of its very shape and dtype, and the
+            static output is the answer. Then the runtime copies the inputs itself, and neither `Routine.copy_runtime_inputs` nor
+            `Routine.output_after_replay` is called.
     """
 
     runtime_key: Hashable
     descriptor: D | None
+    exact: bool = False
 
 
 class Routine(ABC, Generic[P, R, D, B]):
@@ -137,20 +141,7 @@ class _Tensor(Protocol):
     def zero_(self) -> object: ...
 
 
-@dataclass(slots=True)
-class Bucket:
-    """The static inputs of one graph of a `BucketedRoutine`.
-
-    Attributes:
-        tensors: One for each argument.
-        size: Size of the call whose inputs they hold.
-    """
-
-    tensors: tuple[object, ...]
-    size: int
-
-
-class BucketedRoutine(Routine[P, R, int, Bucket]):
+class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
     """Graphs for a list of sizes of one dimension.
 
     A call of size n is padded with zeros to the smallest captured size that holds it; outputs are trimmed back. Valid for work in
@@ -231,7 +222,13 @@ class BucketedRoutine(Routine[P, R, int, Bucket]):
         size = max(sizes)
         if len(sizes) > 1 or self._signatures(size) != tuple(map(_signature, args)):
             return Resolution(tuple(map(_signature, args)), None)
-        return Resolution(size, min((bucket for bucket in available if bucket >= size), default=None))
+        bucket = min((bucket for bucket in available if bucket >= size), default=None)
+        return Resolution(size, bucket, exact=bucket == size and self._copies_plainly())
+
+    def _copies_plainly(self) -> bool:
+        """Whether nobody has put work of their own around copying in and out."""
+        hooks = ("copy_runtime_inputs", "output_after_replay")
+        return all(getattr(getattr(self, hook), "__func__", None) is getattr(BucketedRoutine, hook) for hook in hooks)
 
     def _signatures(self, size: int) -> tuple[Hashable, ...]:
         """Shapes and dtypes of inputs of a size, as the example makes them."""
@@ -262,7 +259,7 @@ class BucketedRoutine(Routine[P, R, int, Bucket]):
         if self.max_size is not None and self.max_size > largest:
             yield f"sizes {largest + 1} to {self.max_size}"
 
-    def allocate_buffers(self, descriptor: int) -> Bucket:
+    def allocate_buffers(self, descriptor: int) -> tuple[object, ...]:
         """Example arguments of the bucket's size, zeroed, are the static inputs."""
         buffers = self.example(descriptor)
         if not isinstance(buffers, tuple | list):
@@ -270,18 +267,18 @@ class BucketedRoutine(Routine[P, R, int, Bucket]):
         for buffer in buffers:
             cast(_Tensor, buffer).zero_()
         self._example = tuple(map(_signature, buffers))
-        return Bucket(tuple(buffers), descriptor)
+        return tuple(buffers)
 
-    def forward_for_capture(self, descriptor: int, buffers: Bucket) -> object:
+    def forward_for_capture(self, descriptor: int, buffers: tuple[object, ...]) -> object:
         """Record the module on the static inputs."""
-        return cast("Callable[..., object]", self.call)(*buffers.tensors)
+        return cast("Callable[..., object]", self.call)(*buffers)
 
-    def copy_runtime_inputs(self, descriptor: int, buffers: Bucket, *args: P.args, **kwargs: P.kwargs) -> None:
+    def copy_runtime_inputs(self, descriptor: int, buffers: tuple[object, ...], *args: P.args, **kwargs: P.kwargs) -> None:
         """Copy the call's inputs to the front of the static ones and zero the rest."""
-        size = buffers.size = args[0].shape[self.dim]  # type: ignore[attr-defined]  # as in `resolve_runtime`
-        for buffer, value in zip(buffers.tensors, args, strict=True):
+        size = cast(_Tensor, args[0]).shape[self.dim]
+        for buffer, value in zip(buffers, args, strict=True):
             if size == descriptor:
-                buffer.copy_(value)  # type: ignore[attr-defined]
+                cast(_Tensor, buffer).copy_(value)
             else:
                 self._pad(cast(_Tensor, buffer), value, size, descriptor)
 
@@ -289,11 +286,14 @@ class BucketedRoutine(Routine[P, R, int, Bucket]):
         buffer.narrow(self.dim, 0, size).copy_(value)
         buffer.narrow(self.dim, size, bucket - size).zero_()
 
-    def output_after_replay(self, descriptor: int, buffers: Bucket, output: object, *args: P.args, **kwargs: P.kwargs) -> R:
+    def output_after_replay(
+        self, descriptor: int, buffers: tuple[object, ...], output: object, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
         """Trim every output tensor to the call's own size."""
-        if buffers.size == descriptor or self.output_dim is None:
-            return output  # type: ignore[return-value]  # the recorded call's own answer
-        return cast(R, self._trim(output, buffers.size * self.output_scale))
+        size = cast(_Tensor, args[0]).shape[self.dim]
+        if size == descriptor or self.output_dim is None:
+            return cast(R, output)
+        return cast(R, self._trim(output, size * self.output_scale))
 
     def _trim(self, output: object, length: int) -> object:
         if isinstance(output, tuple | list):

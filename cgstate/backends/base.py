@@ -259,6 +259,11 @@ class Backend(Protocol):
 
     # -- values -------------------------------------------------------------------------------------------------------
 
+    @property
+    def tensor(self) -> type:
+        """The class of the backend's plain tensors; they have `clone` and `copy_`."""
+        ...
+
     def clone(self, output: T) -> T:
         """Copy every tensor of a (nested) output on the current stream."""
         ...

@@ -53,6 +53,7 @@ class Caller:
         "routine",
         "summary_every",
         "take_lock",
+        "tensor",
         "thread_id",
         "ticks",
     )
@@ -72,6 +73,7 @@ class Caller:
         self.give_lock: Callable[[], None] = books.gate.lock.release
         self.thread_id = books.thread_id
         self.clone: Callable[[object], object] | None = books.backend.clone if clone else None
+        self.tensor = books.backend.tensor
         self.resolve = routine.resolve_runtime
         self.copy = routine.copy_runtime_inputs
         self.output = routine.output_after_replay
@@ -133,6 +135,11 @@ class Caller:
             raise
         entry.turn.exclusive = self.exclusive
         return None
+
+    def copy_all(self, buffers: object, args: Args) -> None:
+        """Copy several inputs into static ones of their very shapes."""
+        for buffer, value in zip(buffers, args, strict=True):  # type: ignore[call-overload]  # as the resolution said
+            buffer.copy_(value)
 
     def lend_out(self, value: object, entry: Entry, thread: int) -> object:
         """Hand out the static output itself, under the call's lease; the lock is held."""

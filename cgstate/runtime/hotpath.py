@@ -149,23 +149,23 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
         return self.inline(args, kwargs)
     if self.grad_enabled() and self.would_record(args, kwargs):
         return self.by_eager(Fallback.autograd, args, kwargs)
-    key, descriptor = self.resolve(args, kwargs, record.available)
+    key, descriptor, exact = self.resolve(args, kwargs, record.available)
     entry = record.entries.get(descriptor) if descriptor is not None else None
     if entry is None:
         found = self.miss(key, args, kwargs)
         if isinstance(found, Fallback):
             return self.by_eager(found, args, kwargs, key)
         entry = found
-        descriptor = entry.descriptor
+        descriptor, exact = entry.descriptor, False
     thread = self.thread_id()
     self.take_lock()
     try:
         turn = entry.turn
         if (
             entry.state is EntryState_BOUND
-            and entry.manager.serving
-            and entry.component.resident
-            and entry.noted == entry.component.epoch
+            and books.serving
+            and record.resident
+            and entry.noted == record.epoch
             and entry.fast
             and handle == turn.last_handle
             and not turn.owner
@@ -173,7 +173,7 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             and not gate.pending
         ):
             entry.leases += 1
-            entry.component.leased += 1
+            record.leased += 1
             entry.state = EntryState_REPLAYING
             if (
                 record.state is EntryState_BOUND
@@ -190,26 +190,28 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
     if refused is not None:
         return self.by_eager(refused, args, kwargs)
     turn = entry.turn
-    alone = len(args) == 1 and not kwargs  # the common call; spreading arguments costs more than passing one
     launching = False
     try:
         if self.point is not None:
             self.point("copy")
-        if alone:
-            self.copy(descriptor, entry.buffers, args[0])
-        else:
+        if not exact:
             self.copy(descriptor, entry.buffers, *args, **kwargs)
+        elif len(args) == 1:
+            entry.buffers[0].copy_(args[0])  # type: ignore[index]  # a tuple of tensors, as the resolution said
+        else:
+            self.copy_all(entry.buffers, args)
         if self.point is not None:
             self.point("launch")
         turn.replays += 1  # what was handed out expires even if the launch raises: it may have begun
         launching = True
         entry.launch()
         launching = False
-        if alone:
-            value = self.output(descriptor, entry.buffers, entry.output, args[0])
+        value = entry.output if exact else self.output(descriptor, entry.buffers, entry.output, *args, **kwargs)
+        if self.clone is None:
+            pass
+        elif type(value) is self.tensor:
+            value = value.clone()  # type: ignore[attr-defined]  # the backend's tensors have it
         else:
-            value = self.output(descriptor, entry.buffers, entry.output, *args, **kwargs)
-        if self.clone is not None:
             value = self.clone(value)
     except BaseException as error:
         self.failed(entry, error, launching=launching)
@@ -230,7 +232,7 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
         ):
             turn.owner = 0
             entry.leases = 0
-            entry.component.leased -= 1
+            record.leased -= 1
             entry.state = EntryState_BOUND
             if (
                 record.state is EntryState_REPLAYING

@@ -182,6 +182,11 @@ class CudaBackend:
 
     failure_kind = staticmethod(failures.failure_kind)
 
+    @property
+    def tensor(self) -> type:
+        """As `base.Backend.tensor`."""
+        return torch.Tensor
+
     def lost(self) -> BaseException | None:
         """As `base.Backend.lost`. While a capture is open it only asks, since waiting would break that."""
         return failures.lost(self._index)

@@ -24,6 +24,7 @@ from cgstate.backends.sim.graph import SimGraph
 from cgstate.backends.sim.host import current_host
 from cgstate.backends.sim.pool import SimPool, allocating_from
 from cgstate.backends.sim.streams import SimStream
+from cgstate.backends.sim.tensor import SimTensor
 from cgstate.backends.sim.values import clone, tensors_in
 from cgstate.backends.undo import Step, UndoLog
 from cgstate.errors import ConfigError
@@ -239,6 +240,11 @@ class SimBackend:
             return self.sim.door.error
 
     # -- values -------------------------------------------------------------------------------------------------------
+
+    @property
+    def tensor(self) -> type:
+        """As `base.Backend.tensor`."""
+        return SimTensor
 
     @faulted("clone")
     def clone(self, output: T) -> T:
