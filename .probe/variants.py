@@ -32,17 +32,12 @@ def trimmed(descriptor,buffers,value):
     size=value.shape[0]
     buffers.size=size
     if size==descriptor: buffers.tensors[0].copy_(value)
-V={'by_hand':by_hand,'comp':lambda: comp(x),'answer':variant(),
+V={'by_hand':by_hand,'comp':lambda: comp(x),'same':variant(),
 'no locks':variant(('    self.take_lock()\n',''),('        self.give_lock()\n','        pass\n')),
 'no grad':variant(('if self.grad_enabled() and','if False and')),
-'no handle':variant(('handle = self.current_handle(self.index)','handle = 0')),
 'no tid':variant(('self.thread_id()','7')),
-'raw copy':variant(('self.copy(descriptor, entry.buffers, args[0])','entry.buffers.tensors[0].copy_(args[0])')),
-'trim copy':variant(('self.copy(descriptor, entry.buffers, args[0])','TR(descriptor, entry.buffers, args[0])')) if False else None,
-'raw clone':variant(('value = self.clone(value)','value = value.clone()')),
-'no output':variant(('value = self.output(descriptor, entry.buffers, entry.output, args[0])','value = entry.output')),
-'no resolve':variant(('key, descriptor = self.resolve(args, kwargs, record.available)','key = descriptor = 8')),
-'all raw':variant(('self.copy(descriptor, entry.buffers, args[0])','entry.buffers.tensors[0].copy_(args[0])'),('value = self.clone(value)','value = value.clone()'),('value = self.output(descriptor, entry.buffers, entry.output, args[0])','value = entry.output'),('key, descriptor = self.resolve(args, kwargs, record.available)','key = descriptor = 8')),
+'no resolve':variant(('key, descriptor, exact = self.resolve(args, kwargs, record.available)','key = descriptor = 8; exact=True')),
+'no checks':variant(('    if self.careful:\n        self.look_first(args, kwargs)\n',''),('        if self.point is not None:\n            self.point("copy")\n',''),('        if self.point is not None:\n            self.point("launch")\n',''),('        if self.ticks:\n            record.clock = entry.last_used = record.clock + 1\n',''),('    if self.summary_every and not record.clock % self.summary_every:\n        self.log_summary()\n','')),
 }
 V={k:v for k,v in V.items() if v}
 samples={k:[] for k in V}

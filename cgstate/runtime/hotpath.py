@@ -45,7 +45,7 @@ def replay(self: Entry) -> None:
                 and self.gate.free
                 and self.current_handle(self.index) == turn.last_handle
             ):
-                turn.replays += 1  # what was handed out expires even if the launch raises: it may have begun
+                turn.latest = None  # what was handed out expires even if the launch raises: it may have begun
                 try:
                     self.launch()
                 except BaseException as error:
@@ -92,7 +92,7 @@ def begin_lease(self: Lease) -> Lease:
         else:
             leasing.acquire(entry, thread)
         self.thread = thread
-        self.seen = -1
+        self.seen = None
         books.held_leases.add(self)
     finally:
         entry.give_lock()
@@ -202,7 +202,7 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             self.copy_all(entry.buffers, args)
         if self.point is not None:
             self.point("launch")
-        turn.replays += 1  # what was handed out expires even if the launch raises: it may have begun
+        turn.latest = None  # what was handed out expires even if the launch raises: it may have begun
         launching = True
         entry.launch()
         launching = False

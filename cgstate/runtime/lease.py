@@ -17,7 +17,7 @@ class Lease:
     Attributes:
         entry: The leased entry.
         thread: Thread that holds it; 0 when nobody.
-        seen: The pool's count of replays after this lease's last one; -1 before it.
+        seen: Token of this lease's last replay; None before it.
     """
 
     __slots__ = ("entry", "seen", "thread")
@@ -25,7 +25,7 @@ class Lease:
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.thread = 0
-        self.seen = -1
+        self.seen: object = None
 
     __enter__ = hotpath.begin_lease
     __exit__ = hotpath.end_lease
@@ -50,7 +50,7 @@ class Lease:
             OutputExpired: there was no replay yet, the lease is over, the entry is retiring, or its pool replayed since.
         """
         entry = self.entry
-        if not self.thread or entry.retiring or self.seen != entry.turn.replays:
+        if not self.thread or entry.retiring or self.seen is None or self.seen is not entry.turn.latest:
             raise OutputExpired(f"the output of {entry.name} expired; copy it before the next replay of its pool")
         return entry.output
 
@@ -60,9 +60,9 @@ class Lease:
             self.over()
             leasing.release(self.entry)
 
-    def launched(self, replays: int) -> None:
+    def launched(self) -> None:
         """This lease's replay was the pool's last one; the lock is held."""
-        self.seen = replays
+        self.seen = self.entry.turn.latest = object()
 
     def over(self) -> None:
         """Mark the lease as ended; the lock is held."""

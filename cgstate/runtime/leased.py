@@ -30,7 +30,9 @@ class LeasedOutput(Generic[R]):
         self._value: R | None = value
         self._entry = entry
         self._lease = lease
-        self._seen = entry.turn.replays if entry is not None else 0
+        self._seen = object()
+        if entry is not None:
+            entry.turn.latest = self._seen
 
     @classmethod
     def own(cls, value: object) -> LeasedOutput[object]:
@@ -51,7 +53,7 @@ class LeasedOutput(Generic[R]):
         entry = self._entry
         if entry is None:
             return False
-        return self._lease is None or not self._lease.thread or entry.retiring or entry.turn.replays != self._seen
+        return self._lease is None or not self._lease.thread or entry.retiring or entry.turn.latest is not self._seen
 
     @property
     def value(self) -> R:

@@ -141,7 +141,7 @@ def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
     gate, books = entry.gate, entry.manager
     with gate.lock:
         _take_turn_of_lease(entry, thread)
-        entry.turn.replays += 1  # what was handed out expires even if the launch raises: it may have begun
+        entry.turn.latest = None  # what was handed out expires even if the launch raises: it may have begun
     point = books.sync.point
     if point is not None:
         point("launch")
@@ -156,7 +156,7 @@ def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
         raise
     with gate.lock:
         entry.hits += 1
-        lease.launched(entry.turn.replays)
+        lease.launched()
         _end_turn_of_lease(entry, thread)
 
 

@@ -21,19 +21,20 @@ class Turn:
     Attributes:
         owner: Thread whose call has the turn now; 0 when nobody.
         exclusive: Whether that call keeps captures by other threads out.
-        replays: Number of replays so far; a leased output expires when it moves.
+        latest: Token of the last replay, for who holds its output; None once something else was replayed. The output has expired
+            for everybody whose token it is not.
         last_handle: Raw handle of the stream of the last work; `NO_STREAM` when there is something to wait for.
         last_stream: That stream; keeps the handle alive.
         followed: Raw handle of the stream that the last `follow` waited for; for the audit.
     """
 
-    __slots__ = ("__weakref__", "exclusive", "followed", "last_handle", "last_stream", "name", "owner", "replays", "waits")
+    __slots__ = ("__weakref__", "exclusive", "followed", "last_handle", "last_stream", "latest", "name", "owner", "waits")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.owner = 0
         self.exclusive = False
-        self.replays = 0
+        self.latest: object = None
         self.last_handle = NO_STREAM
         self.last_stream: Stream | None = None
         self.waits: list[Event] = []
