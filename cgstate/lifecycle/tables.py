@@ -98,13 +98,12 @@ CAPTURE_EFFECTS = (
     Set(before, same(E)),
     Set(noted, epoch),
     Set(gate_free, FALSE),
-    Set(recorded, FALSE),
     Set(retiring, FALSE),
     Set(failed, FALSE),
     add(held),
     add(domain_capturing),
 )
-ATTEMPT_OVER = (add(domain_capturing, -1), add(unreclaimed), Set(recorded, FALSE))
+ATTEMPT_OVER = (add(domain_capturing, -1), add(unreclaimed))
 LAST_LEASE_OVER = (Set(leases, ZERO), add(entries_leased, -1))
 RETIRED = (add(entries_bound, -1), add(unreclaimed))
 
@@ -191,7 +190,7 @@ ENTRY = Machine(
             (E.CAPTURING,),
             before,
             (Guard("recorded", recorded),),
-            ATTEMPT_OVER,
+            (*ATTEMPT_OVER, Set(recorded, FALSE)),
             "The transaction gives up, or only profiles: the recording goes to the reclaimer.",
         ),
         Row(
@@ -479,11 +478,19 @@ MANAGER = Machine(
         Row(MV.profile_end, (M.PROFILING,), M.PREPARED, (), (), "Everything made inside is gone (I4)."),
         Row(
             MV.capture,
-            (M.PREPARED, M.SERVING),
+            (M.PREPARED,),
             M.CAPTURING,
             (),
             (Set(m_before, same(M)),),
-            "An explicit transaction. What is bound already goes on serving.",
+            "The startup transaction.",
+        ),
+        Row(
+            MV.capture,
+            (M.SERVING,),
+            M.CAPTURING,
+            (Guard("not draining", m_serving),),
+            (Set(m_before, same(M)),),
+            "A further one. What is bound already goes on serving.",
         ),
         Row(MV.commit, (M.CAPTURING,), M.SERVING, (), (Set(m_serving, TRUE),), "All bound."),
         Row(MV.fail, (M.CAPTURING,), m_before, (), (), "All undone."),

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from cgstate.errors import InvariantViolation
 from cgstate.lifecycle.invariants import Checker as Who
-from cgstate.lifecycle.invariants import broken_at, broken_in
+from cgstate.lifecycle.invariants import broken_at, broken_by, broken_in
 from cgstate.lifecycle.observations import Destruction, PoolTurns, Work
 from cgstate.lifecycle.observations import Turn as TurnView
 from cgstate.lifecycle.states import EntryEvent
 from cgstate.lifecycle.steps import EntrySteps, Observer, Steps
 from cgstate.lifecycle.world import (
+    Act,
     BookView,
     ComponentView,
     DomainView,
@@ -96,6 +97,18 @@ class Checker:
         if found:
             raise InvariantViolation(found)
 
+    def transaction_ended(self, act: Act, before: World) -> None:
+        """A transaction ended; the lock is held.
+
+        Raises:
+            InvariantViolation: its entries are a mixture, or something else moved with them (I1, I6, I8).
+        """
+        self._refuse(broken_by(Who.runtime, before, self.world(), act))
+
+    def world(self) -> World:
+        """Everything as plain values; the lock is held."""
+        return world_of(self.books, acquires=self.acquires, releases=self.releases)
+
     def look(self) -> None:
         """Check.
 
@@ -105,7 +118,7 @@ class Checker:
         with self.books.gate.lock:
             if self.books.busy and self.books.closed():
                 return  # closing still returns bytes, and looks itself when it is done
-            world = world_of(self.books, acquires=self.acquires, releases=self.releases)
+            world = self.world()
         self._refuse(broken_in(Who.runtime, world))
 
 

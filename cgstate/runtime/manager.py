@@ -349,6 +349,7 @@ class GraphManager:
         Raises:
             ConfigError: no component declared it.
         """
+        self._books.check_thread(self._books.thread_id())
         found = self._books.dependencies.get(name) if isinstance(name, str) else None
         if found is None:
             raise ConfigError(f"unknown dependency {name!r}; declared are {sorted(self._books.dependencies)}")
@@ -413,6 +414,7 @@ class GraphManager:
     def stats(self) -> ManagerStats:
         """Counts since the manager was made."""
         books = self._books
+        books.check_thread(books.thread_id())
         with books.gate.lock:
             return ManagerStats(
                 components={name: record.counters.snapshot(record.live_hits) for name, record in books.components.items()},

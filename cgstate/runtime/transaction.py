@@ -6,8 +6,8 @@ machine. A transaction runs in one thread, inside `Books.exclusive`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from cgstate.backends.base import Stream
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureActive, CaptureFailed, CGStateError, ConfigError, WrongThread, describe
 from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
+from cgstate.lifecycle.world import Act
 from cgstate.runtime.capture import Attempt, MakeFunction, Recording, record
 from cgstate.runtime.entry import UNPOOLED, Entry
 from cgstate.runtime.failure import clear_frames
@@ -319,7 +320,7 @@ class Transaction:
             if record.collective and not books.vote.agree(Ballot.commit, record.component_id, captured.entry.descriptor):
                 raise books.refuse("commit", "all ranks agree")
         books.point("commit")
-        with books.gate.lock:
+        with books.gate.lock, self._audited("commit"):
             books.check_open("commit")
             self._open = False
             self.committing = True
@@ -340,6 +341,18 @@ class Transaction:
             self.captured.clear()  # the entries own the recordings now
             books.gate.notify()
 
+    @contextmanager
+    def _audited(self, name: str) -> Iterator[None]:
+        """Look at the whole before and after the end of the transaction, if somebody audits (I1); the lock is held."""
+        audit = self._books.audit
+        if audit is None:
+            yield
+            return
+        entries = frozenset(captured.entry.name for captured in self.captured)
+        before = audit.world()
+        yield
+        audit.transaction_ended(Act(name, entries), before)
+
     def _bind(self, captured: Captured) -> None:
         entry, recording = captured.entry, captured.recording
         entry.bind()
@@ -350,7 +363,7 @@ class Transaction:
     def abort(self) -> None:
         """Drop every recording, leaving all states as they were. Idempotent; does nothing after a commit."""
         books = self._books
-        with books.gate.lock:
+        with books.gate.lock, self._audited("abort"):
             self._open = False
             for captured in self.captured:
                 entry = captured.entry

@@ -99,7 +99,7 @@ BREAKS: list[tuple[Machine, str, Where, Change]] = [
     (POOL, "a retired pool is never opened again", (PV.reclaimed, P.GONE), without_guard("every recording destroyed")),
     (POOL, "a retired pool is never opened again", (PV.reclaimed, P.GONE), towards(P.MINTED)),
     (MANAGER, "serving starts with a commit", (MV.prepare, M.PREPARED), with_effect(t.m_serving, t.TRUE)),
-    (MANAGER, "serving ends by being asked to", (MV.capture, M.CAPTURING), with_effect(t.m_serving, t.FALSE)),
+    (MANAGER, "serving ends by being asked to", (MV.fail, "before"), with_effect(t.m_serving, t.FALSE)),
     (MANAGER, "only a manager that has committed", (MV.device_lost, M.POISONED), without_effect(t.m_serving)),
     (MANAGER, "profiling starts and ends", (MV.profile_end, M.PREPARED), towards(M.SERVING)),
     (MANAGER, "an explicit transaction remembers", (MV.capture, M.CAPTURING), without_effect(t.m_before)),

@@ -35,7 +35,7 @@ from tests.lifecycle.planting import (
     without_guard,
 )
 
-REVIEWED = "fb46dda90b165541fbb9b034f8d483753a2c66e9b90b2c375787e64ce69a6da4"
+REVIEWED = "eac6b274c34adf37fb035b06d4345e735fc73698757ad174682912d4927b9d33"
 """Hash of the tables as last reviewed. When it differs, somebody changed what the lifecycle means: read the diff of tables.py
 against design.md, see that a rule in rules.py speaks for what is new, then put the value that the failing test prints here."""
 
