@@ -250,7 +250,7 @@ class Books(ManagerSteps):
 
     def new_domain(self, key: Hashable, name: str, kind: PoolKind) -> Domain:
         """A domain under ``key``. Components and descriptors choose names freely, so its own is made unique; the lock is held."""
-        taken = {domain.name for domain in self.domains.values()}
+        taken = {domain.name for domain in self.domains.values()} | {pool.domain.name for pool in self.pools}
         while name in taken:
             name += "'"
         domain = self.domains[key] = Domain(key, name, kind)

@@ -22,7 +22,13 @@ AnyRoutine: TypeAlias = Routine[..., Any, Any, Any]
 """Some routine: the runtime hands a routine's own descriptors and buffers back to it and never looks inside."""
 
 
-class ComponentRecord(ComponentSteps):
+class _Hot(ComponentSteps):
+    """What a replay reads, next to each other in memory."""
+
+    __slots__ = ("epoch", "resident")
+
+
+class ComponentRecord(_Hot):
     """The runtime's record of one active component, or of a routine-less one made by `GraphManager.entry`.
 
     Attributes:
@@ -45,11 +51,9 @@ class ComponentRecord(ComponentSteps):
         "declared",
         "domain",
         "entries",
-        "epoch",
         "held",
         "manager",
         "overlaps_capture",
-        "resident",
         "routine",
         "startup_order",
     )

@@ -15,7 +15,13 @@ NO_STREAM = -1
 """No raw stream handle: makes the next work look at the fences."""
 
 
-class Turn:
+class _Hot:
+    """What a replay touches, next to each other in memory: after a large launch most of the cache is cold."""
+
+    __slots__ = ("last_handle", "latest", "owner")
+
+
+class Turn(_Hot):
     """Guarded by the device's lock.
 
     Attributes:
@@ -28,7 +34,7 @@ class Turn:
         followed: Raw handle of the stream that the last `follow` waited for; for the audit.
     """
 
-    __slots__ = ("__weakref__", "exclusive", "followed", "last_handle", "last_stream", "latest", "name", "owner", "waits")
+    __slots__ = ("__weakref__", "exclusive", "followed", "last_stream", "name", "waits")
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -93,7 +93,7 @@ SCRIPTS = {
         else:
             raise SystemExit("a lost device captures")
         assert backend.lost() is not None
-        assert backend.current_handle() == 0
+        assert backend.current_handle(backend.index) == 0
         graph.destroy()
         pool.drop()
         assert backend.flush() == 0

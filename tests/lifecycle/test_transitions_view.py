@@ -6,15 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import transitions
 
 from cgstate.lifecycle import ENTRY, MANAGER, EntryState, Machine
 from cgstate.lifecycle.engine import initial
 from cgstate.lifecycle.explore import Edge, Exploration, explore
 from cgstate.lifecycle.view import Variables, to_transitions
+
+if TYPE_CHECKING:
+    import transitions
+else:
+    transitions = pytest.importorskip("transitions")
 
 
 def fire(view: transitions.Machine, model: Any, edge: Edge, machine: Machine) -> bool:
