@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -221,3 +222,13 @@ def _retry(manager: cgstate.GraphManager, victim: cgstate.Entry, static: Tensor,
 def matrix() -> list[Outcome]:
     """Every case in both kinds of pool."""
     return [run(case, shared=shared) for case in CASES for shared in (False, True)]
+
+
+def main() -> None:
+    """Print every outcome as one JSON row a line."""
+    for outcome in matrix():
+        print(json.dumps(outcome.row()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

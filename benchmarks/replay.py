@@ -13,33 +13,34 @@ from cgstate.backends.cuda import CudaBackend
 
 NODES = (10, 100, 1000)
 SIZE = 64
+PASSES = 12
+"""How often everything is measured anew, spread over a minute: the host changes speed for seconds at a time."""
+
+Candidates = dict[str, Call]
 
 
-def replays(manager: cgstate.GraphManager) -> dict[str, Timing]:
-    """``entry.replay()`` against the raw graph's ``replay()``, for graphs of `NODES` kernels; all in one interleaved run."""
+def replays(manager: cgstate.GraphManager, nodes: int) -> Candidates:
+    """``entry.replay()`` and the raw graph's ``replay()``, of ``nodes`` kernels."""
     static = torch.zeros(SIZE, device="cuda")
-    candidates: dict[str, Call] = {}
-    for nodes in NODES:
 
-        def make(warmup: bool, nodes: int = nodes) -> Callable[[], Tensor]:
-            def body() -> Tensor:
-                for _ in range(nodes):
-                    static.add_(1.0)
-                return static
+    def make(warmup: bool) -> Callable[[], Tensor]:
+        def body() -> Tensor:
+            for _ in range(nodes):
+                static.add_(1.0)
+            return static
 
-            return body
+        return body
 
-        entry = manager.entry("chain", nodes)
-        with manager.transaction() as transaction:
-            transaction.capture(entry, make)
-        raw = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(raw, stream=torch.cuda.Stream()):
-            make(False)()
-        candidates |= {f"raw {nodes}": raw.replay, f"guarded {nodes}": entry.replay}
-    return interleave(candidates, rounds=601, calls=8, settle=torch.cuda.synchronize)
+    entry = manager.entry("chain", nodes)
+    with manager.transaction() as transaction:
+        transaction.capture(entry, make)
+    raw = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(raw, stream=torch.cuda.Stream()):
+        make(False)()
+    return {"raw": raw.replay, "guarded": entry.replay}
 
 
-def lease(manager: cgstate.GraphManager) -> Timing:
+def lease(manager: cgstate.GraphManager) -> Candidates:
     """Acquire and release, nothing launched."""
     entry = manager.entry("chain", NODES[0])
 
@@ -47,31 +48,27 @@ def lease(manager: cgstate.GraphManager) -> Timing:
         with entry.lease():
             pass
 
-    return interleave({"lease": once}, rounds=201, calls=200)["lease"]
+    return {"lease": once}
 
 
-def call() -> dict[str, Timing]:
-    """A component call of four small linears against copy, replay and clone by hand."""
+def calls(manager: cgstate.GraphManager) -> Candidates:
+    """A component call of four small linears, and copy, replay and clone by hand."""
     layers = nn.Sequential(*(nn.Linear(SIZE, SIZE) for _ in range(4))).cuda().requires_grad_(False)
 
     def model(x: Tensor) -> Tensor:
         y: Tensor = layers(x)
         return y
 
-    routine = cgstate.BucketedRoutine(model, lambda n: (torch.zeros(n, SIZE, device="cuda"),))
-    component = cgstate.Component("linears", routine, [8])
-    manager = cgstate.GraphManager(CudaBackend())
+    component = cgstate.Component("linears", cgstate.BucketedRoutine(model, lambda n: (torch.zeros(n, SIZE, device="cuda"),)), [8])
     manager.prepare([component])
     manager.capture_and_bind(progress=False)
     static = torch.zeros(8, SIZE, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad():
-        warm = torch.cuda.Stream()
-        with torch.cuda.stream(warm):
-            model(static)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, stream=warm):
-            output = model(static)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        model(static)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        output = model(static)
     x = torch.randn(8, SIZE, device="cuda")
 
     def by_hand() -> Tensor:
@@ -83,32 +80,35 @@ def call() -> dict[str, Timing]:
     def by_component() -> Tensor:
         return component(x)
 
-    with torch.no_grad():
-        assert torch.equal(by_hand(), by_component())
-        measured = interleave({"by_hand": by_hand, "component": by_component}, rounds=401, calls=30, settle=torch.cuda.synchronize)
-    manager.close()
-    return measured
+    assert torch.equal(by_hand(), by_component())
+    return {"by hand": by_hand, "component": by_component}
 
 
+@torch.no_grad()
 def measure() -> tuple[dict[str, float], list[dict[str, object]]]:
     """Everything of this file: figures, and one row a timing."""
-    figures: dict[str, float] = {}
-    rows: list[dict[str, object]] = []
-    manager = cgstate.GraphManager(CudaBackend())
-    measured = replays(manager)
+    with cgstate.GraphManager(CudaBackend()) as chains, cgstate.GraphManager(CudaBackend()) as modules:
+        work: dict[str, tuple[Candidates, int]] = {f"replay of {nodes} nodes": (replays(chains, nodes), 8) for nodes in NODES}
+        work["lease"] = lease(chains), 100
+        work["call"] = calls(modules), 30
+        passes: dict[str, list[dict[str, Timing]]] = {name: [] for name in work}
+        for _ in range(PASSES):
+            for name, (candidates, repeat) in work.items():
+                passes[name].append(interleave(candidates, rounds=40, calls=repeat, settle=torch.cuda.synchronize))
+    measured = {name: merged(several) for name, several in passes.items()}
+    figures = {"lease_ns": measured["lease"]["lease"].quiet, "call_ratio": ratio(measured["call"], "component", "by hand")}
     for nodes in NODES:
-        figures[f"replay_added_ns_{nodes}"] = added(measured, f"guarded {nodes}", f"raw {nodes}")
-        figures[f"replay_ratio_{nodes}"] = ratio(measured, f"guarded {nodes}", f"raw {nodes}")
-    rows += [_row(f"replay of {name} nodes", timing) for name, timing in measured.items()]
-    timing = lease(manager)
-    manager.close()
-    figures["lease_ns"] = timing.quiet
-    rows.append(_row("lease", timing))
-    measured = call()
-    figures["call_ratio"] = ratio(measured, "component", "by_hand")
-    rows += [_row(f"call, {name}", timing) for name, timing in measured.items()]
+        each = measured[f"replay of {nodes} nodes"]
+        figures[f"replay_added_ns_{nodes}"] = added(each, "guarded", "raw")
+        figures[f"replay_ratio_{nodes}"] = ratio(each, "guarded", "raw")
+    rows = [
+        {
+            "what": f"{name}, {candidate}",
+            "p05_ns": timing.quiet,
+            "median_ns": timing.percentile(0.5),
+            "p95_ns": timing.percentile(0.95),
+        }
+        for name, several in measured.items()
+        for candidate, timing in several.items()
+    ]
     return figures, rows
-
-
-def _row(what: str, timing: Timing) -> dict[str, object]:
-    return {"what": what, "p05_ns": timing.quiet, "median_ns": timing.percentile(0.5), "p95_ns": timing.percentile(0.95)}

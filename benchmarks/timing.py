@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 Call = Callable[[], object]
@@ -51,6 +51,7 @@ def interleave(
     try:
         for index in range(rounds + 3):
             for name, call in order:
+                call()  # whatever ran before has cooled this candidate's caches
                 settle()
                 started = time.thread_time_ns()
                 for _ in range(calls):
@@ -64,6 +65,11 @@ def interleave(
         if enabled:
             gc.enable()
     return {name: Timing(tuple(values)) for name, values in samples.items()}
+
+
+def merged(passes: Sequence[Mapping[str, Timing]]) -> dict[str, Timing]:
+    """The rounds of several passes over the same candidates."""
+    return {name: Timing(tuple(cost for each in passes for cost in each[name].rounds)) for name in passes[0]}
 
 
 def ratio(measured: Mapping[str, Timing], over: str, under: str) -> float:
