@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import cgstate
-from benchmarks.timing import Call, Timing, added, interleave, ratio
+from benchmarks.timing import Call, Timing, added, interleave, merged, ratio
 from cgstate.backends.cuda import CudaBackend
 
 NODES = (10, 100, 1000)

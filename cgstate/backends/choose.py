@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 
 from cgstate.backends.base import Backend
 from cgstate.errors import ConfigError
@@ -35,9 +36,11 @@ def cuda_is_here() -> bool:
     """Whether torch is installed and sees a CUDA device."""
     if importlib.util.find_spec("torch") is None:
         return False
-    import torch
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch tells at its first import what else is not installed
+        import torch
 
-    return torch.cuda.is_available()
+        return torch.cuda.is_available()
 
 
 def _cuda() -> Backend:
