@@ -1,0 +1,59 @@
+"""What README says is what the project does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import pytest
+
+import cgstate
+from benchmarks import readme
+from cgstate.backends.sim import SimBackend, kernels
+
+TEXT = readme.README.read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_the_generated_parts_are_what_the_generator_writes() -> None:
+    assert readme.source(TEXT) == TEXT
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_name_of_the_package_in_an_example_is_public(example: str) -> None:
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(example))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "cgstate"
+    }
+    assert used <= set(cgstate.__all__)
+
+
+def test_the_runner_example_runs_on_the_simulator() -> None:
+    (runner,) = (example for example in EXAMPLES if "manager.entry" in example)
+    backend = SimBackend()
+    sim = backend.sim
+    weight, static_input, read = sim.rand(4, 4), sim.rand(2, 4), []
+    manager = cgstate.GraphManager(backend, check=True)
+    component = cgstate.Component(
+        "c", cgstate.BucketedRoutine(lambda x: x, lambda n: (sim.zeros(n),)), [1], dependencies=["kv_cache"]
+    )
+    manager.prepare([component])
+    names: dict[str, Any] = {
+        "manager": manager,
+        "batch": 2,
+        "lora": 0,
+        "static_input": static_input,
+        "model": lambda x: kernels.matmul(x, weight),
+        "use": lambda output: read.append(output.tolist()),
+    }
+    exec(compile(runner, "README.md", "exec"), names)
+    assert read == [kernels.matmul(static_input, weight).tolist()]
+    manager.close()
+
+
+def test_the_two_commands_are_the_makefiles() -> None:
+    makefile = (readme.ROOT / "Makefile").read_text()
+    for target in re.findall(r"`?make ([a-z-]+)", TEXT):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
