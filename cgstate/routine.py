@@ -7,7 +7,8 @@ Nothing here knows managers, entries or devices. Methods are called in this orde
 
 capture
     ``validate_descriptor``, ``allocate_buffers``, then, inside ``capture_context``: ``prepare_for_capture`` and
-    ``forward_for_capture`` for each warm-up round and once more while the graph records; ``after_capture`` always comes last.
+    ``forward_for_capture`` for each warm-up round and once more while the graph records; ``after_capture`` comes last, if there
+    were buffers.
 
 call
     ``validate_runtime_inputs``, ``resolve_runtime``; on a hit ``copy_runtime_inputs``, the replay, ``output_after_replay``; on a
@@ -63,7 +64,10 @@ class Routine(ABC, Generic[P, R, D, B]):
 
     @abstractmethod
     def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[D]) -> Resolution[D]:
-        """Choose a graph for a call. ``available`` is a snapshot; equal snapshots are the same object. Host work only."""
+        """Choose a graph for a call. Host work only.
+
+        ``available`` is a snapshot: the same object as before means that nothing changed; equal ones may be different objects.
+        """
 
     def make_lazy_descriptor(self, runtime_key: Hashable) -> D | None:
         """The descriptor to capture for a missed key, or None to stay eager."""
@@ -71,6 +75,13 @@ class Routine(ABC, Generic[P, R, D, B]):
 
     def validate_descriptor(self, descriptor: D) -> None:
         """Refuse a descriptor that cannot be captured, by raising. Cheap and stable: the refusal is remembered."""
+        return
+
+    def configure(self, options: Mapping[str, object]) -> None:
+        """Take the component's own keys of the configuration (its ``supported_config_keys``), or refuse them by raising.
+
+        Called once at `GraphManager.prepare`, before anything is changed.
+        """
         return
 
     def uncovered(self, descriptors: frozenset[D], *, lazy: bool) -> Iterable[str]:
@@ -202,7 +213,10 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
             return Resolution(tuple(sorted(kwargs)), None)
         first = args[0]
         if len(args) == 1:
-            look: Hashable = first.shape, first.dtype  # type: ignore[attr-defined]  # a tensor; no cast on the hot path
+            try:
+                look: Hashable = first.shape, first.dtype  # type: ignore[attr-defined]  # a tensor; no cast on the hot path
+            except AttributeError:
+                return Resolution(type(first).__qualname__, None)
         else:
             look = tuple((getattr(value, "shape", None), getattr(value, "dtype", type(value))) for value in args)
         snapshot, resolved = self._resolved
@@ -216,7 +230,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     def _resolve(self, args: tuple[object, ...], available: frozenset[int]) -> Resolution[int]:
         """The same, worked out."""
-        if not all(hasattr(value, "shape") for value in args):
+        if not all(-len(_signature(value)[0]) <= self.dim < len(_signature(value)[0]) for value in args):
             return Resolution(tuple(map(_signature, args)), None)
         sizes = {cast(_Tensor, value).shape[self.dim] for value in args}
         size = max(sizes)

@@ -50,7 +50,15 @@ def test_the_runner_example_runs_on_the_simulator() -> None:
     }
     exec(compile(runner, "README.md", "exec"), names)
     assert read == [kernels.matmul(static_input, weight).tolist()]
+    with pytest.raises(cgstate.IllegalTransition):
+        names["entry"].replay()  # the last line has retired it
     manager.close()
+
+
+def test_the_simulator_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = (example for example in EXAMPLES if "SimBackend" in example)
+    exec(compile(example, "README.md", "exec"), {})
+    assert "1 calls, 100.0% by graph" in capsys.readouterr().out
 
 
 def test_the_two_commands_are_the_makefiles() -> None:

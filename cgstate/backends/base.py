@@ -268,6 +268,14 @@ class Backend(Protocol):
         """Copy every tensor of a (nested) output on the current stream."""
         ...
 
+    def check_static(self, value: object) -> None:
+        """Look at static inputs or outputs before they are bound.
+
+        Raises:
+            ConfigError: they hold tensors that this backend does not run, so that a replay would not compute them.
+        """
+        ...
+
     def nbytes(self, value: object) -> int:
         """Bytes of the distinct tensor storages in a (nested) value."""
         ...

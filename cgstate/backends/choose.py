@@ -18,7 +18,7 @@ def choose(backend: str | Backend) -> Backend:
         ConfigError: an unknown name, or no such device here.
     """
     if not isinstance(backend, str):
-        if not hasattr(backend, "open_capture"):
+        if isinstance(backend, type) or not hasattr(backend, "open_capture"):
             raise ConfigError(f"backend must be one of {NAMES} or a backend, not {backend!r}")
         return backend
     match backend:

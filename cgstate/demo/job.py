@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Generic, TypeVar
 
 from cgstate.backends.base import Footprint
-from cgstate.demo.vocoder import HOP, MAX_EXTRA_GRAPHS, MAX_FRAMES, PAD, TOLERANCE, VOCABULARY, Parts, Vocoder
+from cgstate.demo.vocoder import DECODER_SIZES, HOP, MAX_EXTRA_GRAPHS, MAX_FRAMES, PAD, TOLERANCE, VOCABULARY, Parts, Vocoder
 from cgstate.errors import CaptureFailed
 from cgstate.runtime.domain import Isolation
 from cgstate.runtime.manager import GraphManager
@@ -21,6 +21,9 @@ CONFIG: dict[str, dict[str, object]] = {
     "prosody": {},
     "decoder": {"max_extra_graphs": MAX_EXTRA_GRAPHS, "isolation": Isolation.per_entry.value},
 }
+
+LONG = (36, 44, 60)
+"""Frames of requests that no startup graph of the decoder serves."""
 
 Tick = Callable[[str], None]
 """Told of each served request, with the name of the chapter."""
@@ -157,10 +160,22 @@ class Story(Generic[T]):
         )
 
     def _lazy(self) -> None:
+        unequal = self._check.unequal
+        for size in self._sizes():
+            if size > max(DECODER_SIZES):
+                self._manager.evict("decoder", size)  # what chance has captured so far
+        for frames in LONG:  # more sizes than the decoder may hold beyond its startup graphs, each larger than the one before
+            self._compare([self._rng.randrange(PAD + 1, VOCABULARY) for _ in range(frames)])
         stats = self._manager.stats().components["decoder"]
-        expected = "some misses were captured lazily, and the least used of those graphs were evicted for others"
+        expected = "misses were captured lazily, the least used of those graphs were evicted for others, every output equals eager"
         lazy = stats.captures - len(self._parts.decoder.descriptors)
-        self._note("extended lazily", expected, lazy > 0 and stats.evictions > 0, captured=lazy, evicted=stats.evictions)
+        self._note(
+            "extended lazily",
+            expected,
+            lazy > 0 and stats.evictions > 0 and self._check.unequal == unequal,
+            captured=lazy,
+            evicted=stats.evictions,
+        )
 
     def _fail(self) -> None:
         manager, parts, backend = self._manager, self._parts, self._vocoder.backend
@@ -178,7 +193,7 @@ class Story(Generic[T]):
         after = backend.footprint()
         clean = self._as_before(before, after)
         self._note(
-            "a capture failed",
+            "broke a capture on purpose",
             "nothing is half bound; stream, random numbers and pools are as before",
             clean and kind == "REJECTED" and self._states() == ("EVICTED", "FAILED"),
             retired=retired,

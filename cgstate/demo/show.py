@@ -63,4 +63,7 @@ def _verdict(result: DemoResult) -> Panel:
         f"largest difference to the unpadded call {check.worst:.1e}",
         f"{result.seconds:.1f} s",
     ]
+    broken = sum(not chapter.holds for chapter in result.chapters)
+    if broken:
+        lines.insert(0, f"[bold red]{broken} of {len(result.chapters)} steps did not hold[/]")
     return Panel(Group(*lines), border_style="green" if result.passed else "red", expand=False, padding=(0, 2))

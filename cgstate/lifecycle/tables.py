@@ -7,7 +7,8 @@ component. Whatever one table needs to know of another object it reads through a
 ``pool.kind``), so every condition stands here and nowhere else.
 
 Everything that knows the lifecycle derives from these rows: the runtime's steps (`steps`, generated), the interpreter (`engine`),
-the linter, the `transitions` view, and the documents. After a change here run ``python -m cgstate.lifecycle.generate``.
+the linter, the `transitions` view, and the hot path. After a change here
+run ``python -m cgstate.lifecycle.generate`` and ``python -m cgstate.runtime.generate``.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ class Books(ManagerSteps):
     Attributes:
         busy: Thread that has the manager for an operation that must not overlap another (`exclusive`); 0 when nobody.
         draining: Whether `busy` waits for leases to end.
+        lost: Whether the device's context is lost; stays so when the manager is closed.
         unsettled: Whether `settle` would find something to do; a hint that is read without the lock.
-        fast: Whether replays may take the short way: nobody observes, checks, or owns a thread.
+        fast: Whether replays may take the short way: nobody observes, checks, schedules, or owns a thread.
         observer: Told of every transition of every machine.
         audit: Looks at every turn and destruction, and at everything after each operation: ``check=True``; None otherwise.
         idle_streams: Exclusive capture streams whose workspaces were cleared, to be used again.
@@ -63,6 +64,7 @@ class Books(ManagerSteps):
         "held_leases",
         "idle_streams",
         "isolation",
+        "lost",
         "negative",
         "owner_thread",
         "pools",
@@ -112,6 +114,7 @@ class Books(ManagerSteps):
         self.unsettled = False
         self.fast = observer is None and not owner_thread and sync.point is None
         self.busy = 0
+        self.lost = False
         self.draining = False
         self.components: dict[str, ComponentRecord] = {}
         self.dependencies: dict[str, Dependency] = {}
@@ -342,6 +345,7 @@ class Books(ManagerSteps):
 
     def lose_device(self) -> None:
         """The context is lost: nothing is ever run on it again; the lock is held."""
+        self.lost = True
         if self.state not in (ManagerState.CLOSED, ManagerState.POISONED):
             self.device_lost()
             log.error("%s: the device context is lost; the manager is POISONED", self.name)

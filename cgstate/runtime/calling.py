@@ -181,7 +181,7 @@ class Caller:
             if not record.overlaps_capture:
                 while gate.blocks_calls(thread):
                     gate.wait()
-            if manager.state is ManagerState.POISONED:
+            if manager.lost:
                 raise ManagerPoisoned("manager", manager.name, manager.state, "call", "the device is not lost")
             if not record.resident:
                 raise NotResident("component", record.name, record.state, "call", "dependencies resident")

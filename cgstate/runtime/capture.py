@@ -86,6 +86,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         graph = backend.open_capture(attempt.pool, stream, attempt.mode, undo)
         output = function()
         backend.close_capture(graph)
+        backend.check_static(output)
         made = Recording(graph, output, uses_random)
     if made is None:
         raise RuntimeError("the capture context swallowed the error that ended the capture")

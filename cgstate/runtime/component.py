@@ -97,7 +97,7 @@ class _Declaration(Generic[P, R]):
     @property
     def state(self) -> str:
         """The lifecycle state; EAGER while no manager has it."""
-        return self.caller.record.state.value if self.caller is not None else "EAGER"
+        return self.caller.record.state.value if self.caller is not None and self.attached else "EAGER"
 
     @property
     def is_bound(self) -> bool:
@@ -107,7 +107,7 @@ class _Declaration(Generic[P, R]):
     @property
     def available_descriptors(self) -> frozenset[Hashable]:
         """Descriptors that are bound now; a snapshot."""
-        return self.caller.record.available if self.caller is not None else frozenset()
+        return self.caller.record.available if self.caller is not None and self.attached else frozenset()
 
     def attach(self, record: ComponentRecord) -> None:
         """Answer by the runtime from now on. For the manager."""

@@ -66,7 +66,7 @@ def _refuse_own(books: Books, event: str, thread: int) -> None:
 
 
 def retire_everything(books: Books) -> None:
-    """Retire every domain, and give components and entries their first states back where nothing holds them; the lock is held."""
+    """Retire every domain, and give components their first states back where nothing holds them; the lock is held."""
     for domain in list(books.domains.values()):
         books.evict_domain(domain, counted=False)
     for pool in list(books.pools):

@@ -10,7 +10,6 @@ from cgstate.lifecycle.states import PoolKind, PoolState
 from cgstate.lifecycle.steps import EntrySteps
 from cgstate.runtime import hotpath
 from cgstate.runtime.lease import Lease
-from cgstate.runtime.sync import Lock
 from cgstate.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ class Entry(_Hot):
         "descriptor",
         "graph",
         "last_used",
-        "lock",
         "output",
         "startup",
         "uses_random",
@@ -74,9 +72,9 @@ class Entry(_Hot):
         self.graph: Graph | None = None
         self.output: object = None
         self.launch: Callable[[], None] = _not_bound
-        self.lock: Lock = books.gate.lock
-        self.take_lock: Callable[[], bool] = self.lock.acquire  # a bound call costs half of what `with` does
-        self.give_lock: Callable[[], None] = self.lock.release
+        lock = books.gate.lock
+        self.take_lock: Callable[[], bool] = lock.acquire  # a bound call costs half of what `with` does
+        self.give_lock: Callable[[], None] = lock.release
         self.current_handle: Callable[[int], int] = books.backend.current_handle
         self.index = books.backend.index
 

@@ -28,7 +28,7 @@ class CaptureGate:
         free: No capture is open. Assigned by the entry table's effects only.
         holder: Thread that has the gate; 0 when free.
         destroying: Threads that destroy graphs right now; no capture begins meanwhile.
-        calls: Eager calls in progress by thread, of components that must not overlap a capture.
+        calls: Eager calls, and leased replays that draw random numbers, in progress by thread; they must not overlap a capture.
         pending: Thread that waits to capture; calls that are not in progress yet let it go first.
         random: Orders replays of graphs that draw random numbers: they share the device's seed and offset.
         turns: The turns of all pools on the device; whose owner is in a call answered by a graph.
@@ -122,8 +122,7 @@ class CaptureGate:
             self.calls[thread] = left
         else:
             del self.calls[thread]
-            if self.waiting:
-                self.changed.notify_all()
+            self.notify()
 
 
 _registry: WeakValueDictionary[str, CaptureGate] = WeakValueDictionary()

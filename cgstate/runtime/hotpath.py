@@ -137,7 +137,14 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
 
 
 def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
-    """What eager would return, by a graph where one serves."""
+    """What eager would return, by a graph where one serves.
+
+    Raises:
+        NotResident: memory that it depends on is suspended.
+        ManagerPoisoned: the device is lost.
+        WrongThread: the manager belongs to another thread.
+        Exception: what the routine raised; what the launch raised, and then the entry is FAILED.
+    """
     self = component.caller
     if self is None:
         return component.eagerly(args, kwargs)

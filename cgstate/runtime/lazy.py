@@ -1,7 +1,8 @@
 """Lazy capture: what a miss may do about itself.
 
-A component call never waits in order to capture: if the manager, the gate or another thread is in the way, the answer is eager and
-counted. Eviction comes before the capture, so that the peak is bounded too (I11).
+A component call never waits for others in order to capture: if the manager, the gate or another thread is in the way, the answer is
+eager and counted. It may flush what was retired to make room. Eviction comes before the capture, so that the peak is bounded too
+(I11).
 """
 
 from __future__ import annotations

@@ -50,7 +50,11 @@ class Lease:
             OutputExpired: there was no replay yet, the lease is over, the entry is retiring, or its pool replayed since.
         """
         entry = self.entry
-        if not self.thread or entry.retiring or self.seen is None or self.seen is not entry.turn.latest:
+        if not self.thread:
+            raise OutputExpired(f"this lease on {entry.name} is over, or has not begun")
+        if self.seen is None:
+            raise OutputExpired(f"nothing was replayed under this lease on {entry.name} yet")
+        if entry.retiring or self.seen is not entry.turn.latest:
             raise OutputExpired(f"the output of {entry.name} expired; copy it before the next replay of its pool")
         return entry.output
 

@@ -9,7 +9,7 @@ import itertools
 import logging
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -76,9 +76,12 @@ class GraphManager:
         negative_cache: How many failures are remembered.
         stats_detail: How many missed keys are counted one by one.
         summary_every: After how many graph-answered calls of a component its counts are logged, besides at close; 0: only then.
-        vote: Asked before collective components capture, commit or evict.
+        vote: Asked before collective components capture by their routine, commit, or evict by a miss.
         sync: Threading primitives; all managers of a device share one.
         observer: Told of every transition, under the device's lock; must be quick and call nothing of the manager.
+
+    Every method but `memory`, `stats` and the properties raises `ManagerClosed` or `ManagerPoisoned` where the manager is, and
+    every method raises `WrongThread` in a thread that ``owner_thread`` keeps out.
 
     Raises:
         ConfigError: an argument is wrong, or the asked-for backend has no device.
@@ -224,6 +227,8 @@ class GraphManager:
     def capture_and_bind(self, *, progress: bool | None = None) -> CaptureReport:
         """Capture every declared graph that is not bound, then bind all of them, or none (I1).
 
+        After a failure whose kind is REJECTED, say `forget_failures` before the next attempt; the other kinds may be tried again.
+
         Args:
             progress: Draw a progress bar on stderr; None draws one on a terminal.
 
@@ -269,14 +274,15 @@ class GraphManager:
                 books.reclaimer.finish()  # what is retired and still in flight would count against the capacity (I11)
                 books.reclaimer.drop_pools()  # the peak is the larger of old and new, not their sum
                 yield transaction
-                transaction.commit()
+                if not transaction.committed:
+                    transaction.commit()
                 with books.gate.lock:
                     books.commit()
             except BaseException as error:
                 transaction.abort()
                 with books.gate.lock:
                     if books.state is ManagerState.CAPTURING:
-                        books.fail()
+                        books.commit() if transaction.committed else books.fail()
                 if books.state is not ManagerState.POISONED:
                     try:
                         books.reclaimer.finish()
@@ -299,13 +305,20 @@ class GraphManager:
                 books.prepare()
             books.capture()
 
-    def entry(self, component_id: str, descriptor: Hashable) -> Entry:
+    def entry(self, component_id: str, descriptor: Hashable, *, dependencies: Iterable[str] = ()) -> Entry:
         """The entry of a descriptor, for runners with buffers of their own.
 
         The component is made without a routine on first use; its entries are captured in a `transaction` and replayed by hand.
+        The entries of a component that has a routine can be replayed and leased this way as well.
+
+        Args:
+            component_id: Any name.
+            descriptor: Names the graph by value.
+            dependencies: Names of foreign memory that the component's graphs bake in, for `invalidate`; added to those it has.
 
         Raises:
             ConfigError: not a component id, or a descriptor that names nothing by value.
+            ManagerClosed: or `ManagerPoisoned`.
         """
         if not isinstance(component_id, str) or not component_id:
             raise ConfigError(f"a component id must be a non-empty string, not {component_id!r}")
@@ -318,6 +331,8 @@ class GraphManager:
             if record is None:
                 config = ComponentConfig(isolation=books.isolation)
                 record = books.components[component_id] = ComponentRecord(books, component_id, None, config)
+            for name in dependencies:
+                books.dependencies.setdefault(name, Dependency(name)).components.add(component_id)
             return record.entry(descriptor)
 
     # -- retiring -----------------------------------------------------------------------------------------------------

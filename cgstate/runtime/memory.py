@@ -1,8 +1,9 @@
 """What graphs cost: the estimate before they are captured, and the bytes they hold afterwards.
 
-Only a pool's own segments are exact (fact P5). The estimate captures the two largest graphs of each component into a throwaway pool
-on one throwaway stream, as production will, and reads that pool: with largest first, the later graphs fit into the freed blocks of
-the first ones (fact P9: the two largest alone reached 96-100 % of the whole set on six model shapes).
+Only a pool's own segments are exact (fact P5). The estimate captures the two largest graphs of each component into throwaway pools
+that are shared as the real ones will be (where each entry has a pool of its own, every graph), and reads those: with largest first,
+the later graphs fit into the freed blocks of the first ones (fact P9: the two largest alone reached 96-100 % of the whole set on
+six model shapes).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from cgstate.backends.undo import UndoLog
-from cgstate.errors import CaptureFailed
+from cgstate.errors import CaptureFailed, describe
 from cgstate.lifecycle.states import FailureKind, PoolKind
 from cgstate.runtime.domain import Domain, Isolation
 from cgstate.runtime.entry import Entry
@@ -114,7 +115,11 @@ def estimate(books: Books, records: Sequence[ComponentRecord]) -> MemoryEstimate
             taken = [sample for record, descriptors in group for sample in _sample(transaction, record, descriptors, domain)]
         pools += max(sample.pool_bytes for sample in taken)
         samples += taken
-    buffers = sum(_buffer_bytes(books, record) for record in records)
+    buffers = 0
+    for record in records:
+        made, failed = _buffers(books, record)
+        buffers += made
+        samples += failed
     lower = pools + buffers
     return MemoryEstimate(
         lower=lower,
@@ -188,16 +193,23 @@ def _sample(transaction: Transaction, record: ComponentRecord, descriptors: Sequ
         yield Sample(record.component_id, repr(descriptor), size, books.backend.nbytes(entry.buffers), error)
 
 
-def _buffer_bytes(books: Books, record: ComponentRecord) -> int:
-    """Static inputs of all startup graphs, by making each once; they are dropped at once."""
+def _buffers(books: Books, record: ComponentRecord) -> tuple[int, list[Sample]]:
+    """Bytes of the static inputs of all startup graphs, by making each once and dropping it; and what could not be made."""
     assert record.routine is not None
     total = 0
+    failed = []
     undo = UndoLog()
     try:
         books.backend.keep_generator(undo)
         for descriptor in () if record.pure_lazy else record.startup_order:
-            with books.backend.allocating_mode():
-                total += books.backend.nbytes(record.routine.allocate_buffers(descriptor))
+            try:
+                with books.backend.allocating_mode():
+                    total += books.backend.nbytes(record.routine.allocate_buffers(descriptor))
+            except Exception as error:
+                books.notice(error)
+                if books.lost:
+                    raise
+                failed.append(Sample(record.component_id, repr(descriptor), 0, 0, describe(error)))
     finally:
         undo.fail()
-    return total
+    return total, failed

@@ -1,4 +1,4 @@
-"""A memory pool in use: its table's steps, its turn, and how often it was replayed in."""
+"""A memory pool in use: its table's steps, its turn, and the bytes charged for it."""
 
 from __future__ import annotations
 

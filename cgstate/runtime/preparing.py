@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cgstate.errors import ConfigError
+from cgstate.errors import ConfigError, describe
 from cgstate.runtime.component import CaptureMode, Component, LeasedComponent
 from cgstate.runtime.config import ComponentConfig, parse
 from cgstate.runtime.record import ComponentRecord
@@ -56,6 +56,10 @@ def validate(
         component = declared[name]
         if parsed.max_extra_graphs and component.capture_mode is CaptureMode.PRECAPTURE:
             raise ConfigError(f"max_extra_graphs of {name} needs a lazy capture mode; it is {component.capture_mode}")
+        try:
+            component.routine.configure(parsed.own)
+        except Exception as error:
+            raise ConfigError(f"the routine of {name} rejects its configuration {dict(parsed.own)!r}: {describe(error)}") from error
         for descriptor in component.descriptors:
             try:
                 component.routine.validate_descriptor(descriptor)

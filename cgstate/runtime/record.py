@@ -11,7 +11,6 @@ from cgstate.lifecycle.states import EntryState
 from cgstate.lifecycle.steps import ComponentSteps
 from cgstate.routine import Routine
 from cgstate.runtime.config import ComponentConfig
-from cgstate.runtime.domain import Domain
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.stats import Counters, Fallback
 
@@ -32,7 +31,7 @@ class ComponentRecord(_Hot):
     """The runtime's record of one active component, or of a routine-less one made by `GraphManager.entry`.
 
     Attributes:
-        entries: By descriptor. Bounded: declared descriptors, live lazy ones, and those that wait for the reclaimer.
+        entries: By descriptor: declared ones, live lazy ones, those that wait for the reclaimer, and those asked for by name.
         available: Snapshot of the descriptors that are bound; replaced, never changed.
         declared: The startup descriptors, as a snapshot.
         held, capacity, epoch, resident: See the entry table.
@@ -49,7 +48,6 @@ class ComponentRecord(_Hot):
         "config",
         "counters",
         "declared",
-        "domain",
         "entries",
         "held",
         "manager",
@@ -87,7 +85,6 @@ class ComponentRecord(_Hot):
         self.concurrent_leases = concurrent_leases
         self.entries: dict[Hashable, Entry] = {}
         self.available: frozenset[Hashable] = frozenset()
-        self.domain: Domain | None = None
         self.held = 0
         self.epoch = 0
         self.resident = True

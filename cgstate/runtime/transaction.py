@@ -55,15 +55,17 @@ class Transaction:
 
     Attributes:
         committing: True while it binds; the entry table's ``bind`` asks for it.
+        committed: Whether it has bound its recordings.
         captured: The recordings so far, in order of capture.
     """
 
-    __slots__ = ("_books", "_components", "_failed_once", "_open", "captured", "committing", "kind")
+    __slots__ = ("_books", "_components", "_failed_once", "_open", "captured", "committed", "committing", "kind")
 
     def __init__(self, books: Books, kind: TransactionKind) -> None:
         self._books = books
         self.kind = kind
         self.committing = False
+        self.committed = False
         self.captured: list[Captured] = []
         self._components: dict[str, ComponentRecord] = {}
         self._open = True
@@ -95,6 +97,8 @@ class Transaction:
             CaptureFailed: the capture failed and was undone; the first error is the cause.
             ConfigError: ``stream`` is not a stream of this device, or is its default stream.
         """
+        if isinstance(entry, Entry) and entry.component.routine is not None:
+            raise ConfigError(f"{entry.name} is captured by its component's routine; call capture_and_bind")
         adopted = None if stream is None else self._books.backend.adopt_stream(stream)
         return self.capture_entry(entry, make_fn, stream=adopted).output
 
@@ -134,6 +138,7 @@ class Transaction:
             if allocate is not None:
                 with books.backend.on_stream(stream), books.backend.allocating_mode():
                     buffers = entry.buffers = allocate()
+                    books.backend.check_static(buffers)
             attempt = Attempt(
                 books.backend,
                 pool.handle,
@@ -339,6 +344,7 @@ class Transaction:
             for record in self._components.values():
                 record.commit()
             self.captured.clear()  # the entries own the recordings now
+            self.committed = True
             books.gate.notify()
 
     @contextmanager

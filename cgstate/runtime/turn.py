@@ -31,6 +31,7 @@ class Turn(_Hot):
             for everybody whose token it is not.
         last_handle: Raw handle of the stream of the last work; `NO_STREAM` when there is something to wait for.
         last_stream: That stream; keeps the handle alive.
+        waits: Marks that the next work waits for, on whichever stream it comes.
         followed: Raw handle of the stream that the last `follow` waited for; for the audit.
     """
 

@@ -1,4 +1,4 @@
-"""The place of the rank vote: before a collective component captures, commits or evicts, all ranks are asked."""
+"""The place of the rank vote: all ranks are asked before a collective component captures by its routine, commits, or makes room."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_a_side_stream_that_is_forked_and_joined_is_part_of_the_graph(device: Si
 
 
 def test_work_on_a_stream_that_was_not_forked_runs_at_once_and_is_not_recorded(device: SimDevice) -> None:
-    """B71: it escapes the capture, and nothing says so."""
+    """It escapes the capture, and nothing says so."""
     x, other = device.zeros(1), device.new_stream()
 
     def body() -> None:
@@ -333,7 +333,7 @@ def test_a_capture_is_ended_by_the_thread_that_began_it_unless_relaxed(device: S
 
 
 def test_a_replay_inside_a_capture_is_refused_and_breaks_it(device: SimDevice) -> None:
-    """B64."""
+    """Replaying inside a capture is refused."""
     inner, _ = captured(device, lambda: device.zeros(1), device.new_stream())
     with pytest.raises(SimAcceleratorError) as caught:
         captured(device, inner.replay, device.new_stream())

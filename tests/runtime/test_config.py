@@ -1,4 +1,4 @@
-"""The configuration is parsed strictly before anything is done (K17)."""
+"""The configuration is parsed strictly before anything is done."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_what_was_rejected_is_not_tried_again_while_it_is_remembered(isolation: 
     assert bench.routine.calls["warmup"] == captures
     with pytest.raises(IllegalTransition, match="blocked"):
         with bench.manager.transaction() as transaction:
-            transaction.capture(bench.manager.entry("toy", 8), lambda warmup: lambda: None)
+            transaction.capture_entry(bench.manager.entry("toy", 8), lambda warmup: lambda: None)
     bench.manager.forget_failures("toy")
     assert reason_of(bench, 8) is None
 
@@ -71,7 +71,7 @@ def test_what_the_user_broke_waits_for_an_explicit_attempt(isolation: str) -> No
     assert reason_of(bench, 8) is Fallback.blocked
     entry, x = bench.manager.entry("toy", 8), bench.device.zeros(8, 4)
     with bench.manager.transaction() as transaction:
-        transaction.capture(entry, lambda warmup: lambda: bench.routine.work(x))
+        transaction.capture_entry(entry, lambda warmup: lambda: bench.routine.work(x))
     assert 8 in bench.component.available_descriptors
     assert len(bench.books.negative) == 0
 

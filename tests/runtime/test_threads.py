@@ -432,7 +432,7 @@ class TestEndless:
             def refused() -> None:
                 with manager.transaction() as tx:
                     with pytest.raises(cgstate.IllegalTransition):
-                        tx.capture(manager.entry("net", 4), lambda warmup: lambda: None)
+                        tx.capture_entry(manager.entry("net", 4), lambda warmup: lambda: None)
                     reached(done)  # the transaction stays open: only the refusal itself can have let the call go on
 
             with running(refused):

@@ -177,8 +177,8 @@ def test_a_refusal_that_the_block_swallows_does_not_spoil_the_rest() -> None:
     entry = bench.manager.entry("own", 1)
     with bench.manager.transaction() as transaction:
         with pytest.raises(IllegalTransition):
-            transaction.capture(bench.manager.entry("toy", 4), work(bench))  # bound already
-        transaction.capture(entry, work(bench))
+            transaction.capture_entry(bench.manager.entry("toy", 4), work(bench))  # bound already
+        transaction.capture_entry(entry, work(bench))
     assert entry.state == "BOUND"
     bench.answers()
 

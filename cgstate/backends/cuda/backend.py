@@ -182,6 +182,9 @@ class CudaBackend:
 
     failure_kind = staticmethod(failures.failure_kind)
 
+    def check_static(self, value: object) -> None:
+        """As `base.Backend.check_static`. A capture that left the device has been refused by CUDA already."""
+
     @property
     def tensor(self) -> type:
         """As `base.Backend.tensor`."""

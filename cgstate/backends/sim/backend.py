@@ -25,7 +25,7 @@ from cgstate.backends.sim.host import current_host
 from cgstate.backends.sim.pool import SimPool, allocating_from
 from cgstate.backends.sim.streams import SimStream
 from cgstate.backends.sim.tensor import SimTensor
-from cgstate.backends.sim.values import clone, tensors_in
+from cgstate.backends.sim.values import clone, leaves, tensors_in
 from cgstate.backends.undo import Step, UndoLog
 from cgstate.errors import ConfigError
 from cgstate.lifecycle.states import FailureKind
@@ -240,6 +240,13 @@ class SimBackend:
             return self.sim.door.error
 
     # -- values -------------------------------------------------------------------------------------------------------
+
+    def check_static(self, value: object) -> None:
+        """As `base.Backend.check_static`: tensors of other libraries are computed while capturing, and never again."""
+        for part in leaves(value):
+            if not isinstance(part, SimTensor) and hasattr(part, "shape") and hasattr(part, "dtype"):
+                kind = f"{type(part).__module__}.{type(part).__qualname__}"
+                raise ConfigError(f"the simulator runs simulated kernels only, and was given a {kind}; use the cuda backend")
 
     @property
     def tensor(self) -> type:

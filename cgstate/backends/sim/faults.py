@@ -1,7 +1,7 @@
 """Fault injection: any call of the backend and its handles, and the steps inside a capture, can be made to raise.
 
-Tests call `Faults.inject`; the room passes every call through `faulted` or `Faults.hit`. `Faults.calls` counts them all, so a test
-can first count what a scenario does and then break each call of it in turn.
+Tests call `Faults.inject`; the room passes every call through `faulted` or `Faults.before`. `Faults.calls` counts them all, so a
+test can first count what a scenario does and then break each call of it in turn.
 """
 
 from __future__ import annotations

@@ -12,19 +12,26 @@ from cgstate.backends.sim.tensor import SimTensor
 T = TypeVar("T")
 
 
-def tensors_in(value: object) -> Iterator[SimTensor]:
-    """Every tensor of ``value``, in order; the same one as often as it occurs."""
+def leaves(value: object) -> Iterator[object]:
+    """Every part of ``value`` that has no parts of its own, in order; the same one as often as it occurs."""
     if isinstance(value, SimTensor):
         yield value
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from tensors_in(part)
+            yield from leaves(part)
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from tensors_in(part)
+            yield from leaves(part)
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
-            yield from tensors_in(getattr(value, field.name))
+            yield from leaves(getattr(value, field.name))
+    else:
+        yield value
+
+
+def tensors_in(value: object) -> Iterator[SimTensor]:
+    """The tensors among the `leaves`."""
+    return (part for part in leaves(value) if isinstance(part, SimTensor))
 
 
 def clone(value: T) -> T:

@@ -1,0 +1,71 @@
+"""The demonstration, as a program and at the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cgstate.backends.sim import SimBackend, SimTensor, kernels
+from cgstate.demo import job
+from cgstate.demo.vocoder import TOLERANCE
+from cgstate.demo.vocoder_sim import SimVocoder
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("requests", [50, 80])
+def test_every_seed_and_length_passes(seed: int, requests: int) -> None:
+    result = job.run(SimVocoder(SimBackend(), seed), seed=seed, requests=requests)
+    assert result.passed, [chapter for chapter in result.chapters if not chapter.holds]
+    assert result.check.outputs == requests + len(job.LONG)
+    assert result.check.worst <= TOLERANCE
+
+
+def test_a_graph_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocoder = SimVocoder(SimBackend(), 0)
+    honest = vocoder.synthesize
+
+    def synthesize(features: SimTensor) -> SimTensor:
+        samples = honest(features)
+        return kernels.scale(samples, 1.001) if vocoder.backend.capturing() else samples
+
+    monkeypatch.setattr(vocoder, "synthesize", synthesize)
+    result = job.run(vocoder, seed=0, requests=50)
+    assert result.check.unequal == result.check.by_graph > 0
+    assert not result.passed
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "cgstate", "demo", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_json_is_one_document_on_stdout() -> None:
+    done = command("--backend", "sim", "--requests", "50", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["result"]["passed"] is True
+    assert {"schema", "table_hash", "cgstate", "command"} <= set(document)
+    assert not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--requests", "3"], 2), (["--requests", "x"], 2), (["--nonsense"], 2), (["--backend", "abacus"], 2)],
+)
+def test_a_users_mistake_is_exit_2_without_a_traceback(arguments: list[str], code: int) -> None:
+    done = command(*arguments)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+
+
+def test_a_missing_device_is_exit_4_and_one_line() -> None:
+    from cgstate.backends.choose import cuda_is_here
+
+    if cuda_is_here():
+        pytest.skip("there is a CUDA device here")
+    done = command("--backend", "cuda")
+    assert done.returncode == 4
+    assert len(done.stderr.splitlines()) == 1
