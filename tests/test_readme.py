@@ -11,6 +11,8 @@ import pytest
 import cgstate
 from benchmarks import readme
 from cgstate.backends.sim import SimBackend, kernels
+from cgstate.lifecycle import ENTRY
+from cgstate.lifecycle.expr import Var
 
 TEXT = readme.README.read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -53,6 +55,18 @@ def test_the_runner_example_runs_on_the_simulator() -> None:
     with pytest.raises(cgstate.IllegalTransition):
         names["entry"].replay()  # the last line has retired it
     manager.close()
+
+
+def test_the_drawn_lifecycle_is_the_tables() -> None:
+    drawn = set(re.findall(r"^    ([A-Z]+) --> ([A-Z]+): \w+", TEXT, re.MULTILINE))
+    tabled = {
+        (source.value, row.target.value)
+        for row in ENTRY.rows
+        if not isinstance(row.target, Var)
+        for source in row.sources
+        if source is not row.target
+    }
+    assert drawn == tabled
 
 
 def test_the_simulator_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
