@@ -7,9 +7,11 @@ device.
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+import cgstate
 from cgstate.cli.demo import demo
 from cgstate.cli.exits import Exit
 from cgstate.errors import ConfigError
@@ -24,9 +26,17 @@ app = typer.Typer(
 app.command()(demo)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"cgstate {cgstate.__version__}")
+        raise typer.Exit(Exit.HOLDS)
+
+
 @app.callback()
-def _commands() -> None:
-    """Keeps ``cgstate demo`` a command of its own while it is the only one."""
+def _options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")] = False,
+) -> None:
+    """The lifecycle of CUDA graphs: see it run."""
 
 
 def main() -> None:

@@ -15,17 +15,17 @@ def draw(result: DemoResult, console: Console) -> None:
     console.print()
     console.print(f"  A two-component vocoder on [bold]{result.device}[/], seed {result.seed}")
     console.print()
-    console.print(_chapters(result))
+    console.print(_chapters(result, "+x" if console.options.ascii_only else "✓✗"))
     console.print(_verdict(result))
 
 
-def _chapters(result: DemoResult) -> Table:
+def _chapters(result: DemoResult, marks: str) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=True, show_header=False)
     table.add_column(width=1)
     table.add_column(no_wrap=True)
     table.add_column(style="dim")
     for chapter in result.chapters:
-        mark = Text("✓", style="green") if chapter.holds else Text("✗", style="bold red")
+        mark = Text(marks[0], style="green") if chapter.holds else Text(marks[1], style="bold red")
         table.add_row(mark, chapter.title.capitalize(), _facts(chapter))
     return table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -59,6 +60,19 @@ def test_a_users_mistake_is_exit_2_without_a_traceback(arguments: list[str], cod
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     assert not done.stdout
+
+
+def test_the_summary_needs_no_unicode() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    arguments = [sys.executable, "-m", "cgstate", "demo", "--backend", "sim", "--requests", "50"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "all equal" in done.stdout
+
+
+def test_the_version_is_printed() -> None:
+    done = subprocess.run([sys.executable, "-m", "cgstate", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("cgstate 0.")
 
 
 def test_a_missing_device_is_exit_4_and_one_line() -> None:
