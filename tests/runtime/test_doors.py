@@ -159,7 +159,11 @@ class Foreign:
 @pytest.mark.parametrize("where", ["inputs", "outputs"])
 def test_the_simulator_refuses_tensors_that_it_would_not_compute(backend: SimBackend, where: str) -> None:
     example = (lambda n: (Foreign(),)) if where == "inputs" else (lambda n: (backend.sim.zeros(n, 2),))
-    component = cgstate.Component("c", cgstate.BucketedRoutine(lambda x: Foreign(), example), [4])
+
+    def call(x: Any) -> Any:
+        return backend.sim.zeros(4, 2) if where == "inputs" else Foreign()
+
+    component = cgstate.Component("c", cgstate.BucketedRoutine(call, example), [4])
     manager = cgstate.GraphManager(backend, check=True)
     manager.prepare([component])
     with pytest.raises(cgstate.CaptureFailed) as caught:
