@@ -54,10 +54,15 @@ def figures() -> str:
         value = evidence["figures"][name]
         shown = f"{value:.2f}" if unit == "×" else f"{value:,.0f}"
         rows.append(f"| {meaning} | {shown} {unit} | {bar} |".replace("  ", " "))
-    head = (
-        f"Measured on {evidence['device']}, driver {evidence['driver']}, torch {evidence['torch']}, {evidence['date'][:10]}.{stale}"
-    )
-    return "\n".join([head, "", "| what | measured | bar |", "|---|---|---|", *rows])
+    place = f"{evidence['device']}, driver {evidence['driver']}, torch {evidence['torch']}"
+    head = f"Measured once on {place}, {evidence['date'][:10]}, at commit {evidence['commit'][:9]}.{stale}"
+    spread = [
+        f"| {row['what']} | {row['p05_ns']:,.0f} | {row['median_ns']:,.0f} | {row['p95_ns']:,.0f} |"
+        for row in evidence["rows"]
+        if row["part"] == "timing"
+    ]
+    table = [head, "", "| what | measured | bar |", "|---|---|---|", *rows]
+    return "\n".join([*table, "", "| ns a call | 5th percentile | median | 95th percentile |", "|---|---|---|---|", *spread])
 
 
 def source(text: str) -> str:
