@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cgstate.backends.base import Backend, CaptureErrorMode
+    from cgstate.breaks import Break, run_eagerly
     from cgstate.errors import (
+        BudgetExceeded,
         CaptureActive,
         CaptureFailed,
         CGStateError,
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         IllegalTransition,
         InvariantViolation,
         LeaseOutstanding,
+        LiveAcrossBreak,
         ManagerClosed,
         ManagerPoisoned,
         NotResident,
@@ -37,9 +40,20 @@ if TYPE_CHECKING:
     from cgstate.runtime.lease import Lease
     from cgstate.runtime.leased import LeasedOutput
     from cgstate.runtime.manager import CaptureReport, GraphManager
-    from cgstate.runtime.memory import MemoryEstimate, MemoryReport, Sample
+    from cgstate.runtime.memory import (
+        Comparison,
+        ComponentMemory,
+        EntryMemory,
+        ForeignMemory,
+        MemoryEstimate,
+        MemoryReport,
+        PoolMemory,
+        Profile,
+        Sample,
+        StreamMemory,
+    )
     from cgstate.runtime.preparing import PrepareReport
-    from cgstate.runtime.stats import ComponentStats, Fallback, ManagerStats
+    from cgstate.runtime.stats import ComponentStats, Eviction, Fallback, ManagerStats
     from cgstate.runtime.sync import Sync, ThreadingSync
     from cgstate.runtime.transaction import Transaction
     from cgstate.runtime.vote import AloneInTheWorld, Ballot, RankVote
@@ -52,22 +66,29 @@ __all__ = [
     "AloneInTheWorld",
     "Backend",
     "Ballot",
+    "Break",
     "BucketedRoutine",
+    "BudgetExceeded",
     "CGStateError",
     "CaptureActive",
     "CaptureErrorMode",
     "CaptureFailed",
     "CaptureMode",
     "CaptureReport",
+    "Comparison",
     "Component",
+    "ComponentMemory",
     "ComponentState",
     "ComponentStats",
     "ConfigError",
     "Dependency",
     "Entry",
+    "EntryMemory",
     "EntryState",
+    "Eviction",
     "FailureKind",
     "Fallback",
+    "ForeignMemory",
     "GraphManager",
     "IllegalTransition",
     "InvariantViolation",
@@ -76,6 +97,7 @@ __all__ = [
     "LeaseOutstanding",
     "LeasedComponent",
     "LeasedOutput",
+    "LiveAcrossBreak",
     "ManagerClosed",
     "ManagerPoisoned",
     "ManagerState",
@@ -85,26 +107,31 @@ __all__ = [
     "NotResident",
     "OutputExpired",
     "PoolKind",
+    "PoolMemory",
     "PoolRetired",
     "PoolState",
     "PrepareReport",
+    "Profile",
     "RankVote",
     "Resolution",
     "Routine",
     "Sample",
     "StaleBinding",
+    "StreamMemory",
     "Sync",
     "TableError",
     "ThreadingSync",
     "Transaction",
     "WrongThread",
+    "run_eagerly",
 ]
 
 _HOMES = {
     "cgstate.backends.base": "Backend CaptureErrorMode",
+    "cgstate.breaks": "Break run_eagerly",
     "cgstate.errors": (
-        "CaptureActive CaptureFailed CGStateError ConfigError IllegalTransition InvariantViolation LeaseOutstanding "
-        "ManagerClosed ManagerPoisoned NotResident OutputExpired PoolRetired StaleBinding TableError WrongThread"
+        "BudgetExceeded CaptureActive CaptureFailed CGStateError ConfigError IllegalTransition InvariantViolation LeaseOutstanding "
+        "LiveAcrossBreak ManagerClosed ManagerPoisoned NotResident OutputExpired PoolRetired StaleBinding TableError WrongThread"
     ),
     "cgstate.lifecycle.states": "ComponentState EntryState FailureKind ManagerState PoolKind PoolState",
     "cgstate.routine": "BucketedRoutine Resolution Routine",
@@ -115,9 +142,11 @@ _HOMES = {
     "cgstate.runtime.lease": "Lease",
     "cgstate.runtime.leased": "LeasedOutput",
     "cgstate.runtime.manager": "CaptureReport GraphManager",
-    "cgstate.runtime.memory": "MemoryEstimate MemoryReport Sample",
+    "cgstate.runtime.memory": (
+        "Comparison ComponentMemory EntryMemory ForeignMemory MemoryEstimate MemoryReport PoolMemory Profile Sample StreamMemory"
+    ),
     "cgstate.runtime.preparing": "PrepareReport",
-    "cgstate.runtime.stats": "ComponentStats Fallback ManagerStats",
+    "cgstate.runtime.stats": "ComponentStats Eviction Fallback ManagerStats",
     "cgstate.runtime.sync": "Sync ThreadingSync",
     "cgstate.runtime.transaction": "Transaction",
     "cgstate.runtime.vote": "AloneInTheWorld Ballot RankVote",

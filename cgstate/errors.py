@@ -9,6 +9,7 @@ Ground floor: this module imports nothing from the package, and every room may i
 from __future__ import annotations
 
 __all__ = [
+    "BudgetExceeded",
     "CGStateError",
     "CaptureActive",
     "CaptureFailed",
@@ -16,6 +17,7 @@ __all__ = [
     "IllegalTransition",
     "InvariantViolation",
     "LeaseOutstanding",
+    "LiveAcrossBreak",
     "ManagerClosed",
     "ManagerPoisoned",
     "NotResident",
@@ -65,7 +67,20 @@ class IllegalTransition(CGStateError):
 
 
 class NotResident(IllegalTransition):
-    """Memory that the graph depends on is suspended. Resume its tags, then call again."""
+    """Memory that the graph depends on is suspended. Resume it, then call again.
+
+    Attributes:
+        missing: Names of the suspended dependencies, where they are known.
+    """
+
+    def __init__(
+        self, machine: str, entity: str, state: str, event: str, guard: str = "", missing: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(machine, entity, state, event, guard)
+        self.missing = missing
+
+    def __str__(self) -> str:
+        return super().__str__() + (f"; suspended: {', '.join(self.missing)}" if self.missing else "")
 
 
 class StaleBinding(IllegalTransition):
@@ -74,6 +89,13 @@ class StaleBinding(IllegalTransition):
 
 class CaptureActive(IllegalTransition):
     """A capture is open on this stream or device, and the asked-for act would break it. End the capture first."""
+
+
+class LiveAcrossBreak(IllegalTransition):
+    """Graphs of the same pool would replay inside an eager break across which a tensor of the outer graph is live.
+
+    Keep what crosses the break in memory outside the pool (static buffers) and let go of the rest, or do not share the pool.
+    """
 
 
 class PoolRetired(IllegalTransition):
@@ -102,6 +124,29 @@ class WrongThread(CGStateError):
 
 class OutputExpired(CGStateError):
     """A leased output was read after its memory was handed to another replay, or after its lease ended."""
+
+
+class BudgetExceeded(CGStateError):
+    """A graph does not fit the manager's byte budget. The cause of a `CaptureFailed` of kind BUDGET.
+
+    Attributes:
+        entity: The entry's name, e.g. ``decoder[64]``.
+        need: Bytes that the graph took, or is known to take at least.
+        have: Bytes that are held without it.
+        budget: Bytes that may be held.
+    """
+
+    def __init__(self, entity: str, need: int, have: int, budget: int) -> None:
+        super().__init__(entity, need, have, budget)
+        self.entity = entity
+        self.need = need
+        self.have = have
+        self.budget = budget
+
+    def __str__(self) -> str:
+        if self.need > self.budget:
+            return f"{self.entity} alone needs {self.need} bytes, more than the whole budget of {self.budget}"
+        return f"{self.entity} needs {self.need} bytes, and {self.have} of the budget of {self.budget} are held"
 
 
 class TableError(CGStateError):

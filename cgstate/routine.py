@@ -20,11 +20,13 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
+from itertools import count
 from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
+from cgstate.breaks import run_eagerly
 from cgstate.errors import ConfigError
 
 P = ParamSpec("P")
@@ -42,8 +44,8 @@ class Resolution(NamedTuple, Generic[D]):
         runtime_key: Everything about the call that a graph would bake in, hashable; statistics are kept by it.
         descriptor: The available descriptor that serves the call, or None for a miss.
         exact: The static buffers are a tuple of tensors, one for each positional argument and of its very shape and dtype, and the
-            static output is the answer. Then the runtime copies the inputs itself, and neither `Routine.copy_runtime_inputs` nor
-            `Routine.output_after_replay` is called.
+            static output is the answer; no input is pinned. Then the runtime copies the inputs itself, and neither
+            `Routine.copy_runtime_inputs` nor `Routine.output_after_replay` is called.
     """
 
     runtime_key: Hashable
@@ -52,7 +54,14 @@ class Resolution(NamedTuple, Generic[D]):
 
 
 class Routine(ABC, Generic[P, R, D, B]):
-    """One component's work, eager and as a graph. Generic over its signature, its descriptors D and its static buffers B."""
+    """One component's work, eager and as a graph. Generic over its signature, its descriptors D and its static buffers B.
+
+    Attributes:
+        pinned: Positions of inputs that are not copied. The graph has the addresses of `pinned_inputs` baked in, and a call with
+            any other tensor there raises `StaleBinding` before anything is launched.
+    """
+
+    pinned: Sequence[int] = ()
 
     @abstractmethod
     def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -77,6 +86,13 @@ class Routine(ABC, Generic[P, R, D, B]):
         """Refuse a descriptor that cannot be captured, by raising. Cheap and stable: the refusal is remembered."""
         return
 
+    def validate_binding(self) -> None:
+        """Refuse to have graphs at all, by raising: e.g. hooks move the weights at each call, so that no address would last.
+
+        Called once at `GraphManager.prepare`, before anything is changed.
+        """
+        return
+
     def configure(self, options: Mapping[str, object]) -> None:
         """Take the component's own keys of the configuration (its ``supported_config_keys``), or refuse them by raising.
 
@@ -97,6 +113,10 @@ class Routine(ABC, Generic[P, R, D, B]):
     def allocate_buffers(self, descriptor: D) -> B:
         """Make the static inputs of one graph: ordinary tensors whose addresses the graph bakes in."""
 
+    def pinned_inputs(self, descriptor: D, buffers: B) -> Sequence[object]:
+        """The tensors at the positions of `pinned`, in that order: the caller's own, not made by `allocate_buffers`."""
+        return ()
+
     def prepare_for_capture(self, descriptor: D, buffers: B) -> None:
         """Put fresh per-entry state in place; before each warm-up round and before the capture, outside the graph."""
         return
@@ -107,7 +127,11 @@ class Routine(ABC, Generic[P, R, D, B]):
 
     @abstractmethod
     def forward_for_capture(self, descriptor: D, buffers: B) -> object:
-        """The work to record, reading only ``buffers`` and the model. Its return value is the graph's static output."""
+        """The work to record, reading only ``buffers`` and the model. Its return value is the graph's static output.
+
+        May be a generator function that yields `cgstate.Break`s: these run eagerly at each replay, between the segments that are
+        recorded. What crosses a break lies in static tensors: in ``buffers``, or made by a segment and still held when it yields.
+        """
 
     def after_capture(self, descriptor: D, buffers: B) -> None:
         """Undo `prepare_for_capture`; runs however the capture ended."""
@@ -166,6 +190,9 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         output_dim: The dimension of every output tensor that grows with it; None if outputs need no trimming.
         output_scale: Output elements for each input element along that dimension, e.g. a decoder's upsampling factor.
         max_size: The largest size that calls may have, if known; sizes up to it that no graph serves are reported.
+        pinned: Positions of arguments that are used where they are, such as a KV cache: ``example`` gives the very tensors that
+            calls will give, they need not have the bucketed dimension, and are neither copied, padded nor zeroed. One at least is
+            not pinned.
     """
 
     def __init__(
@@ -178,6 +205,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         output_dim: int | None = 0,
         output_scale: int = 1,
         max_size: int | None = None,
+        pinned: Iterable[int] = (),
     ) -> None:
         self.call = call
         self.example = example
@@ -191,6 +219,11 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         for each in (dim, 0 if output_dim is None else output_dim):
             if isinstance(each, bool) or not isinstance(each, int):
                 raise ConfigError(f"a dimension must be an integer, not {each!r}")
+        places = list(pinned) if isinstance(pinned, Iterable) else [pinned]
+        if not isinstance(pinned, Iterable) or not all(_is_count(place) or place == 0 for place in places):
+            raise ConfigError(f"pinned must be positions of arguments, not {pinned!r}")
+        self.pinned = tuple(sorted(set(places)))
+        self._sized = next(place for place in count() if place not in self.pinned)
         self.sizes = tuple(sorted(set(allowed)))
         self.dim = dim
         self.output_dim = output_dim
@@ -200,8 +233,9 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self._example: tuple[_Signature, ...] | None = None
 
     def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the module as it is."""
-        return self.call(*args, **kwargs)
+        """Call the module as it is, breaks included if it has any."""
+        answer = self.call(*args, **kwargs)
+        return cast(R, run_eagerly(answer)) if isinstance(answer, Generator) else answer
 
     def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
         """The smallest available size that holds the call.
@@ -229,12 +263,11 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         return resolution
 
     def _resolve(self, args: tuple[object, ...], available: frozenset[int]) -> Resolution[int]:
-        """The same, worked out."""
-        if not all(-len(_signature(value)[0]) <= self.dim < len(_signature(value)[0]) for value in args):
-            return Resolution(tuple(map(_signature, args)), None)
-        sizes = {cast(_Tensor, value).shape[self.dim] for value in args}
-        size = max(sizes)
-        if len(sizes) > 1 or self._signatures(size) != tuple(map(_signature, args)):
+        """The same, worked out. Pinned inputs have no say: whether they are the right ones is compared before the launch."""
+        given = {place: _signature(value) for place, value in enumerate(args) if place not in self.pinned}
+        sizes = {shape[self.dim] for shape, _ in given.values() if -len(shape) <= self.dim < len(shape)}
+        size = max(sizes, default=0)
+        if len(sizes) != 1 or self._signatures(size) != given or len(self._example or ()) != len(args):
             return Resolution(tuple(map(_signature, args)), None)
         bucket = min((bucket for bucket in available if bucket >= size), default=None)
         return Resolution(size, bucket, exact=bucket == size and self._copies_plainly())
@@ -242,18 +275,20 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
     def _copies_plainly(self) -> bool:
         """Whether nobody has put work of their own around copying in and out."""
         hooks = ("copy_runtime_inputs", "output_after_replay")
-        return all(getattr(getattr(self, hook), "__func__", None) is getattr(BucketedRoutine, hook) for hook in hooks)
+        plain = all(getattr(getattr(self, hook), "__func__", None) is getattr(BucketedRoutine, hook) for hook in hooks)
+        return plain and not self.pinned
 
-    def _signatures(self, size: int) -> tuple[Hashable, ...]:
-        """Shapes and dtypes of inputs of a size, as the example makes them."""
+    def _signatures(self, size: int) -> dict[int, _Signature]:
+        """Shapes and dtypes of inputs of a size that are not pinned, as the example makes them."""
         if self._example is None:
             self._example = tuple(map(_signature, self.example(size)))
-        shapes = []
-        for shape, dtype in self._example:
-            lengths = list(shape)
-            lengths[self.dim] = size
-            shapes.append((tuple(lengths), dtype))
-        return tuple(shapes)
+        shapes: dict[int, _Signature] = {}
+        for place, (shape, dtype) in enumerate(self._example):
+            if place not in self.pinned:
+                lengths = list(shape)
+                lengths[self.dim] = size
+                shapes[place] = tuple(lengths), dtype
+        return shapes
 
     def make_lazy_descriptor(self, runtime_key: Hashable) -> int | None:
         """The smallest allowed size that holds the missed one."""
@@ -274,14 +309,21 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
             yield f"sizes {largest + 1} to {self.max_size}"
 
     def allocate_buffers(self, descriptor: int) -> tuple[object, ...]:
-        """Example arguments of the bucket's size, zeroed, are the static inputs."""
+        """Example arguments of the bucket's size, zeroed, are the static inputs; pinned ones are left as they are."""
         buffers = self.example(descriptor)
         if not isinstance(buffers, tuple | list):
             raise ConfigError(f"example must return a tuple of tensors, not a {type(buffers).__name__}")
-        for buffer in buffers:
-            cast(_Tensor, buffer).zero_()
+        if self.pinned and not self._sized < len(buffers) > self.pinned[-1]:
+            raise ConfigError(f"example must return the pinned arguments {self.pinned} and others, not {len(buffers)}")
+        for place, buffer in enumerate(buffers):
+            if place not in self.pinned:
+                cast(_Tensor, buffer).zero_()
         self._example = tuple(map(_signature, buffers))
         return tuple(buffers)
+
+    def pinned_inputs(self, descriptor: int, buffers: tuple[object, ...]) -> Sequence[object]:
+        """Those of the example's tensors that stay where they are."""
+        return [buffers[place] for place in self.pinned]
 
     def forward_for_capture(self, descriptor: int, buffers: tuple[object, ...]) -> object:
         """Record the module on the static inputs."""
@@ -289,8 +331,10 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     def copy_runtime_inputs(self, descriptor: int, buffers: tuple[object, ...], *args: P.args, **kwargs: P.kwargs) -> None:
         """Copy the call's inputs to the front of the static ones and zero the rest."""
-        size = cast(_Tensor, args[0]).shape[self.dim]
-        for buffer, value in zip(buffers, args, strict=True):
+        size = cast(_Tensor, args[self._sized]).shape[self.dim]
+        for place, (buffer, value) in enumerate(zip(buffers, args, strict=True)):
+            if place in self.pinned:
+                continue
             if size == descriptor:
                 cast(_Tensor, buffer).copy_(value)
             else:
@@ -304,7 +348,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self, descriptor: int, buffers: tuple[object, ...], output: object, *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Trim every output tensor to the call's own size."""
-        size = cast(_Tensor, args[0]).shape[self.dim]
+        size = cast(_Tensor, args[self._sized]).shape[self.dim]
         if size == descriptor or self.output_dim is None:
             return cast(R, output)
         return cast(R, self._trim(output, size * self.output_scale))

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import evidence
+from cgstate.testing import evidence
+from cgstate.testing.machine import Machine
 
 FILES = sorted((Path(__file__).parents[1] / "docs" / "evidence").glob("*.json"))
 NEEDED = {
@@ -24,7 +25,8 @@ NEEDED = {
         "demo_unequal",
         "failure_cases",
         "failure_cases_clean",
-    }
+    },
+    "fidelity-h200": {"facts", "facts_recorded", "programs"},
 }
 
 
@@ -55,7 +57,7 @@ def test_its_verdict_follows_from_its_figures(found: tuple[str, dict[str, Any]])
 
 
 def test_a_missing_figure_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "_machine", lambda: {"device": "none", "driver": "none", "torch": "none"})
+    monkeypatch.setattr(Machine, "here", lambda: Machine("none", "none", "none", "none"))
     path = tmp_path / "x.json"
     bars = {"a": evidence.at_most(1), "b": evidence.at_least(1)}
     assert not evidence.write(path, command="c", commit="0", figures={"a": 1}, bars=bars, rows=[])

@@ -7,7 +7,7 @@ the runtime. Handles (`Stream`, `Event`, `MemoryPool`, `Graph`) are made by thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -68,6 +68,36 @@ class Stream(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """One segment of a pool, as the allocator tells it.
+
+    Attributes:
+        stream: Handle of the stream that it belongs to for good (fact P4).
+        reserved: Its bytes.
+        live: Bytes of its blocks that are lent out; the rest is free for the next allocation on its stream.
+        small: Whether it serves small allocations only; those never come from another segment.
+    """
+
+    stream: int
+    reserved: int
+    live: int
+    small: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The device's memory at one moment.
+
+    Attributes:
+        free: Bytes that the device has left for everybody.
+        reserved: Bytes that this process's allocator holds.
+    """
+
+    free: int
+    reserved: int
+
+
 class MemoryPool(Protocol):
     """A private memory pool, anchored: it outlives its last graph until `drop` (fact P3)."""
 
@@ -78,6 +108,14 @@ class MemoryPool(Protocol):
 
     def reserved_bytes(self) -> Mapping[int, int]:
         """Bytes of the pool's own segments, by the handle of the stream that owns them (facts P4, P5)."""
+        ...
+
+    def segments(self) -> Sequence[SegmentView]:
+        """The pool's own segments."""
+        ...
+
+    def workspace_bytes(self) -> int:
+        """Bytes of the library workspaces that `Backend.prime_workspaces` made in it and that are still there."""
         ...
 
     def use_count(self) -> int | None:
@@ -192,6 +230,10 @@ class Backend(Protocol):
         """Make the libraries create their workspaces for ``stream`` now, inside ``pool`` (facts W1, W3, F8)."""
         ...
 
+    def hold(self, pool: MemoryPool, stream: Stream, nbytes: int) -> object:
+        """Allocate ``nbytes`` from ``pool`` on ``stream``, outside of any capture; held for as long as the result lives."""
+        ...
+
     def clear_workspaces(self) -> bool:
         """Free every library workspace of the device; all streams. False where the device cannot.
 
@@ -209,6 +251,15 @@ class Backend(Protocol):
 
     def allocated_bytes(self) -> int:
         """Bytes of live allocations, all pools; to see whether a warm-up has settled."""
+        ...
+
+    @property
+    def mebibyte(self) -> int:
+        """What the allocator's limits call a MiB, in bytes: the simulator is scaled down."""
+        ...
+
+    def device_memory(self) -> DeviceMemory:
+        """Ask the device what it has left. Slow; not while a capture is open."""
         ...
 
     def footprint(self) -> Footprint:
@@ -274,6 +325,18 @@ class Backend(Protocol):
         Raises:
             ConfigError: they hold tensors that this backend does not run, so that a replay would not compute them.
         """
+        ...
+
+    def address(self, tensor: object) -> int:
+        """Where the first element of a tensor is, bytes. Cheap: asked before launches.
+
+        Raises:
+            ConfigError: not a tensor.
+        """
+        ...
+
+    def storage(self, tensor: object) -> object:
+        """What keeps the memory of a tensor, whatever becomes of the tensor: it may be given other memory in place."""
         ...
 
     def nbytes(self, value: object) -> int:

@@ -14,6 +14,7 @@ import typer
 import cgstate
 from cgstate.cli.demo import demo
 from cgstate.cli.exits import Exit
+from cgstate.cli.fidelity import fidelity
 from cgstate.errors import ConfigError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(fidelity)
 
 
 def _print_version(asked: bool) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+import warnings
 from enum import StrEnum
 from typing import Annotated
 
@@ -20,8 +22,19 @@ class BackendName(StrEnum):
     cuda = "cuda"
 
 
+class ModelName(StrEnum):
+    """What the vocoder is written in."""
+
+    auto = "auto"
+    torch = "torch"
+    sim = "sim"
+
+
 def demo(
     backend: Annotated[BackendName, typer.Option(help="Where to run; auto takes CUDA if there is a device.")] = BackendName.auto,
+    model: Annotated[
+        ModelName, typer.Option(help="Torch modules, on either backend, or simulated kernels; auto: torch on CUDA only.")
+    ] = ModelName.auto,
     seed: Annotated[int, typer.Option(min=0, help="Of the weights and the requests.")] = 0,
     requests: Annotated[int, typer.Option(min=50, max=100_000, help="How many requests are served.")] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the summary.")] = False,
@@ -33,10 +46,16 @@ def demo(
     from cgstate.backends.choose import cuda_is_here
     from cgstate.demo import job, show
 
+    if backend is BackendName.cuda and model is ModelName.sim:
+        print("cgstate: simulated kernels do not run on a CUDA device; try --backend sim", file=sys.stderr)
+        raise typer.Exit(Exit.USAGE)
     if backend is BackendName.cuda and not cuda_is_here():
         print("cgstate: there is no CUDA device here (or no torch); try --backend sim", file=sys.stderr)
         raise typer.Exit(Exit.MISSING)
-    on_cuda = backend is BackendName.cuda or (backend is BackendName.auto and cuda_is_here())
+    if model is ModelName.torch and importlib.util.find_spec("torch") is None:
+        print("cgstate: there is no torch here; try --model sim", file=sys.stderr)
+        raise typer.Exit(Exit.MISSING)
+    on_cuda = backend is BackendName.cuda or (backend is BackendName.auto and model is not ModelName.sim and cuda_is_here())
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task("Starting", total=requests)
@@ -46,6 +65,14 @@ def demo(
             from cgstate.demo.vocoder_torch import TorchVocoder
 
             result = job.run(TorchVocoder(CudaBackend(), seed), seed=seed, requests=requests, tick=tick)
+        elif model is ModelName.torch:
+            from cgstate.backends.sim import SimBackend
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch tells at its first import what else is not installed
+                from cgstate.demo.vocoder_torch import TorchVocoder
+
+            result = job.run(TorchVocoder(SimBackend(), seed), seed=seed, requests=requests, tick=tick)
         else:
             from cgstate.backends.sim import SimBackend
             from cgstate.demo.vocoder_sim import SimVocoder

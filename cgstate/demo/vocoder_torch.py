@@ -44,11 +44,11 @@ class Decoder(nn.Module):
 
 
 class TorchVocoder:
-    """Seeded random weights on a CUDA device."""
+    """Seeded random weights, on a CUDA device or as plain CPU tensors, which the simulated one takes."""
 
     def __init__(self, backend: Backend, seed: int) -> None:
         self.backend = backend
-        self._device = torch.device(backend.device)
+        self._device = torch.device(backend.device if backend.name == "cuda" else "cpu")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             prosody, decoder = Prosody(), Decoder()

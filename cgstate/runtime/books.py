@@ -11,23 +11,38 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cgstate.backends.base import Backend, CaptureErrorMode, Stream
-from cgstate.errors import CaptureActive, IllegalTransition, LeaseOutstanding, ManagerClosed, ManagerPoisoned, WrongThread, describe
+from cgstate.backends.base import Backend, CaptureErrorMode, MemoryPool, Stream
+from cgstate.errors import (
+    BudgetExceeded,
+    CaptureActive,
+    IllegalTransition,
+    LeaseOutstanding,
+    LiveAcrossBreak,
+    ManagerClosed,
+    ManagerPoisoned,
+    WrongThread,
+    describe,
+)
 from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind, PoolState
 from cgstate.lifecycle.steps import ManagerSteps, Observer
-from cgstate.runtime.dependency import Dependency
+from cgstate.runtime.budget import Budget
+from cgstate.runtime.dependency import DependencyRecord
 from cgstate.runtime.domain import Domain, Isolation
 from cgstate.runtime.failure import Failure, NegativeCache
+from cgstate.runtime.foreign import ForeignPool
 from cgstate.runtime.gate import CaptureGate
 from cgstate.runtime.pool import Pool
 from cgstate.runtime.reclaimer import Reclaimer
+from cgstate.runtime.stats import Eviction
 from cgstate.runtime.sync import Sync
 from cgstate.runtime.vote import RankVote
+from cgstate.runtime.witness import Witness
 
 if TYPE_CHECKING:
     from cgstate.runtime.check import Checker
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.lease import Lease
+    from cgstate.runtime.memory import Profile
     from cgstate.runtime.record import ComponentRecord
 
 log = logging.getLogger("cgstate")
@@ -42,8 +57,12 @@ class Books(ManagerSteps):
         lost: Whether the device's context is lost; stays so when the manager is closed.
         unsettled: Whether `settle` would find something to do; a hint that is read without the lock.
         fast: Whether replays may take the short way: nobody observes, checks, schedules, or owns a thread.
+        clock: Graph-answered calls of components with lazy captures, to say which entry was used how recently.
+        foreign: The host engine's pool, if one was given.
         observer: Told of every transition of every machine.
+        witness: Told of what is no transition as well; None if the observer is a plain function.
         audit: Looks at every turn and destruction, and at everything after each operation: ``check=True``; None otherwise.
+        profile: The open profile; captures of its thread go to it.
         idle_streams: Exclusive capture streams whose workspaces were cleared, to be used again.
         spent_streams: Exclusive capture streams that may still own a workspace (facts W3, W5).
     """
@@ -53,13 +72,16 @@ class Books(ManagerSteps):
         "_name",
         "audit",
         "backend",
+        "budget",
         "busy",
         "capture_error_mode",
+        "clock",
         "components",
         "dependencies",
         "domains",
         "draining",
         "fast",
+        "foreign",
         "gate",
         "held_leases",
         "idle_streams",
@@ -68,6 +90,7 @@ class Books(ManagerSteps):
         "negative",
         "owner_thread",
         "pools",
+        "profile",
         "reclaimer",
         "spent_streams",
         "stats_detail",
@@ -77,6 +100,7 @@ class Books(ManagerSteps):
         "unsettled",
         "vote",
         "warmup_rounds",
+        "witness",
     )
 
     def __init__(
@@ -87,14 +111,17 @@ class Books(ManagerSteps):
         sync: Sync,
         *,
         isolation: Isolation,
+        foreign: MemoryPool | None,
         vote: RankVote,
         capture_error_mode: CaptureErrorMode,
         warmup_rounds: int,
         negative_cache: int,
         stats_detail: int,
         summary_every: int,
+        budget_bytes: int | None,
         owner_thread: bool,
         observer: Observer | None,
+        witness: Witness | None,
     ) -> None:
         self.reset_variables()
         self._name = name
@@ -103,6 +130,7 @@ class Books(ManagerSteps):
         self.sync = sync
         self.thread_id: Callable[[], int] = sync.thread_id
         self.isolation = isolation
+        self.foreign = foreign
         self.vote = vote
         self.capture_error_mode = capture_error_mode
         self.warmup_rounds = warmup_rounds
@@ -110,20 +138,24 @@ class Books(ManagerSteps):
         self.summary_every = summary_every
         self.owner_thread = self.thread_id() if owner_thread else 0
         self.observer = observer
+        self.witness = witness
         self.audit: Checker | None = None
         self.unsettled = False
         self.fast = observer is None and not owner_thread and sync.point is None
         self.busy = 0
+        self.clock = 0
         self.lost = False
         self.draining = False
         self.components: dict[str, ComponentRecord] = {}
-        self.dependencies: dict[str, Dependency] = {}
+        self.dependencies: dict[str, DependencyRecord] = {}
         self.domains: dict[Hashable, Domain] = {}
         self.pools: list[Pool] = []
+        self.profile: Profile | None = None
         self.idle_streams: list[Stream] = []
         self.spent_streams: list[Stream] = []
         self.held_leases: set[Lease] = set()
         self.negative = NegativeCache(negative_cache)
+        self.budget = Budget(self, budget_bytes, negative_cache)
         self.reclaimer = Reclaimer(self)
         with gate.lock:
             gate.managers.add(self)
@@ -242,6 +274,7 @@ class Books(ManagerSteps):
     def domain_for(self, record: ComponentRecord, descriptor: Hashable) -> Domain:
         """The domain that an entry belongs to for its whole life; the lock is held."""
         key: Hashable
+        record = record.outermost
         match record.config.isolation:
             case Isolation.shared:
                 key, name, kind = (), "shared", PoolKind.shared
@@ -249,6 +282,8 @@ class Books(ManagerSteps):
                 key, name, kind = (record.component_id,), record.component_id, PoolKind.per_component
             case Isolation.per_entry:
                 key, name, kind = (record.component_id, descriptor), f"{record.component_id}[{descriptor!r}]", PoolKind.per_entry
+            case Isolation.foreign:
+                key, name, kind = "foreign", "foreign", PoolKind.foreign
         return self.domains.get(key) or self.new_domain(key, name, kind)
 
     def new_domain(self, key: Hashable, name: str, kind: PoolKind) -> Domain:
@@ -272,7 +307,7 @@ class Books(ManagerSteps):
         pool, record = entry.pool, entry.component
         record.counters.retired_hits += entry.hits
         entry.hits = 0
-        self.reclaimer.retire(entry, pool, entry.graph, (entry.buffers, entry.output))
+        self.reclaimer.retire(entry, pool, entry.graph, (entry.buffers, entry.output, entry.baked))
         entry.unload()
         record.refresh()
         if record.state is EntryState.BOUND and not record.bound and not record.pure_lazy:
@@ -290,7 +325,7 @@ class Books(ManagerSteps):
             return
         pool.retire()
 
-    def evict_domain(self, domain: Domain, *, counted: bool = True) -> int:
+    def evict_domain(self, domain: Domain, *, counted: bool = True, cause: Eviction = Eviction.asked) -> int:
         """Retire every bound entry of a domain in one step; the lock is held, no entry is CAPTURING. Returns how many."""
         retired = 0
         for entry in list(domain.entries):
@@ -299,7 +334,7 @@ class Books(ManagerSteps):
             entry.evict()
             retired += 1
             if counted:
-                entry.component.counters.evictions += 1
+                entry.component.counters.evicted[cause] += 1
             if entry.state is EntryState.EVICTED:
                 self.retire_recording(entry)
             else:
@@ -314,7 +349,14 @@ class Books(ManagerSteps):
             self.close_streams()
 
     def close_streams(self) -> None:
-        """Give idle capture streams back; the lock is held. One that may still own a workspace is never given to others (W5)."""
+        """After the end: give idle capture streams back; the lock is held.
+
+        One that may still own a workspace is never given to others (W5). What is left in the host engine's pool is the engine's.
+        """
+        for pool in self.pools:
+            if isinstance(pool, ForeignPool):
+                pool.hand_over()
+                pool.domain.leave_stream(self)
         while self.idle_streams:
             self.idle_streams.pop().close()
 
@@ -325,7 +367,8 @@ class Books(ManagerSteps):
         record = entry.component
         record.counters.failures[kind] += 1
         text = describe(error)
-        self.negative.remember(record.component_id, entry.descriptor, Failure(kind, text, self.reclaimer.reclaims))
+        if not isinstance(error, BudgetExceeded):  # the budget itself remembers what the graph took
+            self.negative.remember(record.component_id, entry.descriptor, Failure(kind, text, self.reclaimer.reclaims))
         log.warning("%s failed (%s): %s", entry.name, kind, text)
 
     def blocked(self, record: ComponentRecord, descriptor: Hashable, *, explicit: bool) -> bool:
@@ -342,6 +385,14 @@ class Books(ManagerSteps):
         """`notice`, with the lock held."""
         if isinstance(error, Exception) and self.backend.failure_kind(error) is FailureKind.DEVICE:
             self.lose_device()
+
+    def kind_of(self, error: BaseException) -> FailureKind:
+        """What an error raised while capturing means."""
+        if isinstance(error, BudgetExceeded):
+            return FailureKind.BUDGET
+        if isinstance(error, LiveAcrossBreak):
+            return FailureKind.REJECTED
+        return self.backend.failure_kind(error) or FailureKind.USER
 
     def lose_device(self) -> None:
         """The context is lost: nothing is ever run on it again; the lock is held."""

@@ -15,7 +15,7 @@ from cgstate.errors import CaptureActive, IllegalTransition, ManagerPoisoned, No
 from cgstate.lifecycle.states import ManagerState
 from cgstate.lifecycle.steps import EntryState_BOUND
 from cgstate.routine import Routine
-from cgstate.runtime import leasing
+from cgstate.runtime import leasing, pinned, residency
 from cgstate.runtime.lazy import capture_on_miss
 from cgstate.runtime.leased import LeasedOutput
 from cgstate.runtime.stats import Fallback
@@ -75,11 +75,11 @@ class Caller:
         self.clone: Callable[[object], object] | None = books.backend.clone if clone else None
         self.tensor = books.backend.tensor
         self.resolve = routine.resolve_runtime
-        self.copy = routine.copy_runtime_inputs
+        self.copy = pinned.copying(record, routine)
         self.output = routine.output_after_replay
         self.exclusive = not record.overlaps_capture
         self.summary_every = books.summary_every
-        self.ticks = record.allows_lazy or books.summary_every > 0  # whether anybody asks how recently an entry was used
+        self.ticks = record.allows_lazy  # whether anybody asks how recently an entry was used
         self.point = books.sync.point
         inherited = type(routine).validate_runtime_inputs is Routine.validate_runtime_inputs
         self.careful = books.owner_thread != 0 or not inherited
@@ -103,13 +103,11 @@ class Caller:
         """Take lease and turn, with the lock held; the reason to run eagerly if that is refused, with nothing taken."""
         gate = self.gate
         while True:
-            turn, random = entry.turn, gate.random if entry.uses_random else entry.turn
             if leasing.recording(entry, thread) or (self.exclusive and gate.blocks_calls(thread)):
                 gate.wait()
-            elif thread in (turn.owner, random.owner):
-                return Fallback.turn_held
-            elif turn.owner or random.owner:
-                gate.wait()
+            elif owner := leasing.in_the_way(entry, thread):
+                if not gate.wait_for(thread, owner):
+                    return Fallback.turn_held
             else:
                 break
         if not gate.free and gate.holder == thread:
@@ -117,7 +115,7 @@ class Caller:
         try:
             entry.acquire(stream_capturing=False)
         except NotResident:
-            raise
+            return Fallback.unavailable  # eager needs the memory as well: `by_eager` refuses, and names what is missing
         except IllegalTransition:
             if gate.dropped:
                 gate.end_dropped()
@@ -133,7 +131,8 @@ class Caller:
                 return Fallback.turn_held
             self.books.judge(error)
             raise
-        entry.turn.exclusive = self.exclusive
+        turn = entry.turn
+        turn.exclusive = self.exclusive or (bool(turn.outer) and turn.exclusive)  # a nested call leaves the outer one's claim
         return None
 
     def copy_all(self, buffers: object, args: Args) -> None:
@@ -146,8 +145,9 @@ class Caller:
         return LeasedOutput.of(value, entry, thread)
 
     def failed(self, entry: Entry, error: BaseException, *, launching: bool) -> None:
-        """Something raised in the turn: only the launch itself fails the entry."""
+        """Something raised in the turn: only the launch itself fails the entry, and an eager break is none of it."""
         with self.gate.lock:
+            launching = launching and not leasing.in_break(entry)
             leasing.end_turn(entry)
             if launching:
                 leasing.launch_raised(entry, error)
@@ -155,6 +155,15 @@ class Caller:
                 leasing.release(entry)
         self.books.notice(error)
         self.books.settle()
+
+    def count_answer(self) -> None:
+        """One more call answered by a graph; every `summary_every` of them, one line of counts."""
+        record = self.record
+        with self.gate.lock:
+            record.answered += 1
+            due = record.answered % self.summary_every == 0
+        if due:
+            self.log_summary()
 
     def log_summary(self) -> None:
         """One line of counts."""
@@ -169,6 +178,8 @@ class Caller:
     def inline(self, args: Args, kwargs: Kwargs) -> object:
         """The caller's stream is being captured: the work is recorded inline, whoever opened the capture."""
         with self.gate.lock:
+            residency.check(self.record)
+            residency.inherit(self.record)
             self.record.fall_back(Fallback.in_capture)
         return self._wrap(self.routine.eager_call(*args, **kwargs))
 
@@ -183,16 +194,18 @@ class Caller:
                     gate.wait()
             if manager.lost:
                 raise ManagerPoisoned("manager", manager.name, manager.state, "call", "the device is not lost")
-            if not record.resident:
-                raise NotResident("component", record.name, record.state, "call", "dependencies resident")
+            residency.check(record)
             if not gate.free and gate.holder == thread:
                 reason = Fallback.in_capture
+                residency.inherit(record)
             if missed is not None:
                 record.counters.misses.add(missed)  # raises for a key without a hash: nothing is taken yet
-            record.fall_back(reason)
-            if reason is not Fallback.in_capture and not record.overlaps_capture:
-                gate.enter_call(thread)
+            if reason is not Fallback.in_capture:
+                record.eager.enter(thread, self.backend)
                 entered = True
+                if not record.overlaps_capture:
+                    gate.enter_call(thread)
+            record.fall_back(reason)
         try:
             return self._wrap(self.routine.eager_call(*args, **kwargs))
         except Exception as error:
@@ -201,7 +214,10 @@ class Caller:
         finally:
             if entered:
                 with self.gate.lock:
-                    gate.leave_call(thread)
+                    record.eager.leave(thread)
+                    if not record.overlaps_capture:
+                        gate.leave_call(thread)
+                    gate.notify()  # somebody may wait for the call's end in order to suspend
 
     def _wrap(self, answer: object) -> object:
         return answer if self.clone is not None else LeasedOutput.own(answer)

@@ -8,16 +8,22 @@ inside the pool, so that library workspaces are born where they are safe (facts 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from cgstate.backends.base import Backend, CaptureErrorMode, Graph, MemoryPool, Stream
 from cgstate.backends.undo import UndoLog
+from cgstate.breaks import Body
+from cgstate.runtime.segments import close, record_segments, run_round
 
 MakeFunction: TypeAlias = Callable[[bool], Callable[[], object]]
-"""Called with ``warmup`` outside the graph, before each warm-up round and once before the capture; returns the function to run."""
+"""Called with ``warmup`` outside the graph, before each warm-up round and once before the capture; returns the function to run.
+
+The function may be a generator function that yields `cgstate.Break`s: then each segment between them is recorded by itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +34,13 @@ class Recording:
         graph: The graph.
         output: What the recorded function returned: the static output.
         uses_random: Whether the work draws random numbers.
+        settled: Whether the last warm-up round left no new allocation behind.
     """
 
     graph: Graph
     output: object
     uses_random: bool
+    settled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,32 +85,39 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     with inside, backend.recording_mode():
         mark = backend.generator_mark()
         with backend.on_stream(stream):
-            _warm_up(attempt, make)
+            settled = _warm_up(attempt, make)
         uses_random = backend.generator_mark() != mark
         stream.synchronize()  # nothing of the warm-up may still run when the capture opens
         with backend.on_stream(stream):
             function = make(False)
         _quiet_collector(undo)
+        started: list[Body] = []
+        undo.on_failure("close the body", partial(close, started))  # last of all: its clean-up is the user's
         graph = backend.open_capture(attempt.pool, stream, attempt.mode, undo)
         output = function()
-        backend.close_capture(graph)
+        if isinstance(output, Generator):
+            started.append(output)
+            graph, output = record_segments(attempt, graph, output, undo)
+        else:
+            backend.close_capture(graph)
         backend.check_static(output)
-        made = Recording(graph, output, uses_random)
+        made = Recording(graph, output, uses_random, settled)
     if made is None:
         raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())
     return made
 
 
-def _warm_up(attempt: Attempt, make: MakeFunction) -> None:
-    """Run until a round leaves no new allocation behind: lazily made state must not be made inside the graph."""
+def _warm_up(attempt: Attempt, make: MakeFunction) -> bool:
+    """Run until a round leaves no new allocation behind, and say whether one did: lazily made state must not be made in the graph."""
     before = attempt.backend.allocated_bytes()
     for _ in range(attempt.rounds):
-        make(True)()
+        run_round(make(True))
         after = attempt.backend.allocated_bytes()
         if after == before:
-            return
+            return True
         before = after
+    return False
 
 
 def _quiet_collector(undo: UndoLog) -> None:

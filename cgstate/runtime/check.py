@@ -11,7 +11,7 @@ from cgstate.lifecycle.invariants import Checker as Who
 from cgstate.lifecycle.invariants import broken_at, broken_by, broken_in
 from cgstate.lifecycle.observations import Destruction, PoolTurns, Work
 from cgstate.lifecycle.observations import Turn as TurnView
-from cgstate.lifecycle.states import EntryEvent
+from cgstate.lifecycle.states import EntryEvent, PoolState
 from cgstate.lifecycle.steps import EntrySteps, Observer, Steps
 from cgstate.lifecycle.world import (
     Act,
@@ -41,7 +41,7 @@ class Checker:
         self.books = books
         self._also = also
         self._sequence = 0
-        self._open: dict[str, TurnView] = {}
+        self._open: dict[str, list[TurnView]] = {}
         self._last: dict[str, TurnView] = {}
         self.acquires = 0
         self.releases = 0
@@ -60,12 +60,11 @@ class Checker:
             self._also(entity, row, state)
 
     def turn_taken(self, turn: Turn, thread: int, stream: int) -> None:
-        """A call has a pool's turn now; the lock is held."""
+        """A call has a pool's turn now, perhaps inside another call's eager break; the lock is held."""
         self._sequence += 1
         waited = frozenset({turn.followed, stream})
-        self._open[turn.name] = TurnView(
-            f"turn {self._sequence}", thread, stream, self._sequence, 0, frozenset({Work.replay}), waited
-        )
+        view = TurnView(f"turn {self._sequence}", thread, stream, self._sequence, 0, frozenset({Work.replay}), waited)
+        self._open.setdefault(turn.name, []).append(view)
 
     def turn_ended(self, turn: Turn) -> None:
         """A call gives a pool's turn back; the lock is held.
@@ -74,7 +73,7 @@ class Checker:
             InvariantViolation: it was not ordered after the turn before it (I5).
         """
         self._sequence += 1
-        ended = replace(self._open.pop(turn.name), ended=self._sequence)
+        ended = replace(self._open[turn.name].pop(), ended=self._sequence)
         last = self._last.get(turn.name)
         self._last[turn.name] = ended
         self._refuse(broken_at(PoolTurns(turn.name, (last, ended) if last is not None else (ended,))))
@@ -131,7 +130,9 @@ def world_of(books: Books, *, acquires: int, releases: int) -> World:
     views = tuple(_entry(entry, known=key in known) for key, entry in entries.items())
     holder = next((view.name for view in views if view.records), "" if books.gate.free else "another manager")
     moving = books.gate.destroying > 0  # somebody returns bytes right now, and will measure afterwards
-    pools = tuple(_pool(pool, measured=not moving) for pool in books.pools)
+    # Library workspaces in pools that were dropped stay for as long as a foreign graph may need what a clear would take (W2, W3).
+    kept = {PoolState.GONE} if books.closed() and books.reclaimer.blocked else set()
+    pools = tuple(_pool(pool, measured=not moving) for pool in books.pools if pool.state not in kept)
     return World(
         gate=GateView(books.gate.free, holder),
         manager=ManagerView(books.state, books.serving),
@@ -154,6 +155,8 @@ def world_of(books: Books, *, acquires: int, releases: int) -> World:
         domains=tuple(DomainView(domain.name, domain.capturing, domain.live) for domain in books.domains.values()),
         books=(
             BookView("negative cache", len(books.negative), books.negative.limit),
+            BookView("costs", len(books.budget), books.budget.remembered),
+            *(BookView(f"admission of {r.component_id}", len(r.admission), r.admission.limit) for r in books.components.values()),
             *(
                 BookView(f"misses of {record.component_id}", len(record.counters.misses), record.counters.misses.limit + 1)
                 for record in books.components.values()

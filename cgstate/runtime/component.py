@@ -16,6 +16,7 @@ from cgstate.routine import Routine
 from cgstate.runtime import hotpath
 from cgstate.runtime.calling import Caller
 from cgstate.runtime.config import OPTIONS
+from cgstate.runtime.dependency import checked_names
 from cgstate.runtime.leased import LeasedOutput
 from cgstate.runtime.record import ComponentRecord, check_descriptor
 
@@ -59,9 +60,12 @@ class _Declaration(Generic[P, R]):
         overlaps_capture: bool = False,
         collective: bool = False,
         concurrent_leases: bool = True,
+        inside: str | None = None,
     ) -> None:
         if not isinstance(component_id, str) or not component_id:
             raise ConfigError(f"a component id must be a non-empty string, not {component_id!r}")
+        if inside is not None and not isinstance(inside, str):
+            raise ConfigError(f"inside of {component_id} must be the id of a component, not {inside!r}")
         if not isinstance(routine, Routine):
             raise ConfigError(f"the routine of {component_id} must derive from cgstate.Routine, not {type(routine).__name__}")
         if not isinstance(capture_mode, CaptureMode):
@@ -80,14 +84,16 @@ class _Declaration(Generic[P, R]):
         self.component_id = component_id
         self.routine = routine
         self.capture_mode = capture_mode
-        self.supported_config_keys = frozenset(_names(component_id, "supported_config_keys", supported_config_keys))
+        self.supported_config_keys = frozenset(checked_names(f"supported_config_keys of {component_id}", supported_config_keys))
         if taken := self.supported_config_keys & OPTIONS:
             raise ConfigError(f"supported_config_keys of {component_id} may not hold {sorted(taken)}: every component has them")
-        self.dependencies = _names(component_id, "dependencies", dependencies)
+        self.dependencies = checked_names(f"dependencies of {component_id}", dependencies)
         self.tolerance = tolerance
         self.overlaps_capture = overlaps_capture
         self.collective = collective
         self.concurrent_leases = concurrent_leases
+        self.inside = inside
+        self.capture_order_key = capture_order_key
         self.descriptors: tuple[D, ...] = _ordered(component_id, _listed(component_id, descriptors), capture_order_key)
         self.caller: Caller | None = None
 
@@ -138,12 +144,14 @@ class Component(_Declaration[P, R]):
         capture_mode: When they are captured.
         supported_config_keys: Keys of its own that the manager's configuration may hold for it.
         capture_order_key: Orders descriptors by size, largest captured first; needed where they cannot be compared.
-        dependencies: Names of foreign memory that its graphs bake in, for `GraphManager.invalidate`.
+        dependencies: Names of foreign memory that its graphs bake in, for `GraphManager.invalidate` and `GraphManager.suspend`.
         tolerance: Largest allowed difference to the unpadded eager call; None where outputs must be equal.
         overlaps_capture: Its calls may run while another thread captures: it draws no random numbers, never synchronises the
             device.
         collective: It runs collectives, so that ranks have to agree on captures and evictions.
         concurrent_leases: Whether one of its graphs may be leased twice at once.
+        inside: Id of the component in whose eager breaks its graphs replay: they share its pool and capture stream, so that they
+            use the blocks that its graphs have freed. Nothing of its graphs may be live across a break then.
 
     Raises:
         ConfigError: any of these is wrong; nothing was done.
@@ -174,15 +182,6 @@ class LeasedComponent(_Declaration[P, R]):
 
     else:
         __call__ = hotpath.call
-
-
-def _names(component_id: str, option: str, names: Iterable[str]) -> tuple[str, ...]:
-    """``names`` as given. A single string is iterable too, and never meant."""
-    sequence = isinstance(names, Iterable) and not isinstance(names, str)
-    found = tuple(names) if sequence else ()
-    if not sequence or not all(isinstance(name, str) for name in found):
-        raise ConfigError(f"{option} of {component_id} must be a sequence of names, not {names!r}")
-    return found
 
 
 def _listed(component_id: str, descriptors: Iterable[D]) -> list[D]:

@@ -10,7 +10,7 @@ from cgstate.errors import ConfigError
 from cgstate.runtime.domain import Isolation
 
 ExtraGraphs: TypeAlias = "int | Literal['unbounded']"
-OPTIONS = frozenset({"isolation", "max_extra_graphs"})
+OPTIONS = frozenset({"admit_after", "isolation", "max_extra_graphs", "thrash_protection"})
 """Keys that every component has."""
 
 
@@ -19,14 +19,20 @@ class ComponentConfig:
     """One component's configuration.
 
     Attributes:
-        max_extra_graphs: Lazily captured graphs beyond the declared descriptors; 0 means none.
-        isolation: How far its entries are kept apart.
+        max_extra_graphs: Lazily captured graphs beyond the declared descriptors: a count or ``"unbounded"``; 0 means none. With
+            ``per_entry`` isolation, the least recently used lazy graph makes place where there is none.
+        isolation: How far its entries are kept apart: ``"shared"``, ``"per_component"``, ``"per_entry"`` or ``"foreign"``.
         own: The component's own keys, as given.
+        admit_after: A lazily wanted descriptor is captured at its n-th miss, n ≥ 1; earlier ones are eager.
+        thrash_protection: Whether a descriptor that was evicted to make room has to be missed more often to come back: twice as
+            often after each eviction, up to 64 times, and half as often again for each 64 replays that it served.
     """
 
     max_extra_graphs: ExtraGraphs = 0
     isolation: Isolation = Isolation.shared
     own: Mapping[str, object] = field(default_factory=dict)
+    admit_after: int = 1
+    thrash_protection: bool = True
 
 
 def parse(
@@ -63,6 +69,7 @@ def parse(
 
 def _component(component: str, keys: Mapping[str, object], own: frozenset[str], isolation: Isolation) -> ComponentConfig:
     extra: ExtraGraphs = 0
+    after, protection = 1, True
     mine: dict[str, object] = {}
     for key, value in keys.items():
         if key in own:
@@ -71,10 +78,14 @@ def _component(component: str, keys: Mapping[str, object], own: frozenset[str], 
             extra = _count(component, value)
         elif key == "isolation":
             isolation = _isolation(component, value)
+        elif key == "admit_after":
+            after = _misses(component, value)
+        elif key == "thrash_protection":
+            protection = _flag(component, key, value)
         else:
             known = sorted(OPTIONS | own)
             raise ConfigError(f"config of {component} has unknown key {key!r}; it may have {known}")
-    return ComponentConfig(extra, isolation, mine)
+    return ComponentConfig(extra, isolation, mine, after, protection)
 
 
 def _count(component: str, value: object) -> ExtraGraphs:
@@ -82,6 +93,18 @@ def _count(component: str, value: object) -> ExtraGraphs:
         return "unbounded"
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ConfigError(f"max_extra_graphs of {component} must be a count or 'unbounded', not {value!r}")
+    return value
+
+
+def _misses(component: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"admit_after of {component} must be a positive count, not {value!r}")
+    return value
+
+
+def _flag(component: str, key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key} of {component} must be True or False, not {value!r}")
     return value
 
 

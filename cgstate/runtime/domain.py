@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Stream
 from cgstate.lifecycle.states import EntryState, PoolKind, PoolState
+from cgstate.runtime.foreign import ForeignPool
 from cgstate.runtime.pool import Pool
 
 if TYPE_CHECKING:
@@ -26,11 +27,13 @@ class Isolation(StrEnum):
     shared: one pool for all; eviction retires the whole generation and a miss at capacity stays eager.
     per_component: one pool a component.
     per_entry: one pool and one exclusive capture stream an entry, so that one can be evicted alone; costs about 32 MiB each (W1).
+    foreign: the pool that the manager was given, the host engine's; eviction retires all of ours there and returns nothing.
     """
 
     shared = "shared"
     per_component = "per_component"
     per_entry = "per_entry"
+    foreign = "foreign"
 
 
 class Domain:
@@ -67,7 +70,13 @@ class Domain:
         return sum(entry.state in LIVE for entry in self.entries)
 
     def open_pool(self, books: Books) -> Pool:
-        """The pool to record into: the current generation's, or a fresh one."""
+        """The pool to record into: the current generation's, or a fresh one.
+
+        Raises:
+            PoolRetired: it is the host engine's, and nobody keeps it open.
+        """
+        if self.kind is PoolKind.foreign:
+            return self._open_foreign(books)
         pool = self.pool
         if pool is None or pool.state in (PoolState.RETIRED, PoolState.GONE):
             self.generation += 1
@@ -77,6 +86,18 @@ class Domain:
             books.gate.turns.add(pool.turn)
             self.leave_stream(books)  # the retired generation may still have its workspaces for it
             self.pool = pool
+        return pool
+
+    def _open_foreign(self, books: Books) -> Pool:
+        """The engine's own pool, which is there before and after our graphs."""
+        assert books.foreign is not None
+        pool = self.pool if isinstance(self.pool, ForeignPool) else ForeignPool(self.name, books.foreign, self)
+        pool.check_open()
+        if self.pool is None:
+            self.pool = pool
+            pool.observer = books.observer
+            books.pools.append(pool)
+            books.gate.turns.add(pool.turn)
         return pool
 
     def open_stream(self, books: Books) -> Stream:

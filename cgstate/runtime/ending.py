@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING
@@ -23,30 +23,50 @@ def drained(books: Books, event: str, timeout: float | None) -> Iterator[None]:
         ConfigError: ``timeout`` is no number of seconds.
         LeaseOutstanding: this thread holds a lease itself, or others outlasted ``timeout`` seconds. Serving goes on as before.
     """
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < inf):
-        raise ConfigError(f"timeout must be None or seconds, not {timeout!r}")
-    gate = books.gate
+    check_timeout(timeout)
     thread = books.thread_id()
-    deadline = None if timeout is None else books.sync.now_ns() + int(timeout * 1e9)
-    with gate.lock:
+    with books.gate.lock:
         _refuse_own(books, event, thread)
         was_serving = books.serving
         if was_serving:
             books.drain()
-        books.draining = True
-        gate.notify()  # whoever waits for the manager and holds a lease must not go on waiting
         try:
-            while books.leases:
-                left = None if deadline is None else (deadline - books.sync.now_ns()) / 1e9
-                if left is not None and left <= 0:
-                    raise books.refuse(event, f"no lease held after {timeout} s; {books.leases} are", LeaseOutstanding)
-                gate.wait(left)
-                gate.end_dropped()
+            await_leases(books, event, timeout, lambda: books.leases)
             yield
         finally:
-            books.draining = False
             if was_serving and books.state is ManagerState.SERVING and not books.serving:
                 books.undrain()
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse what is no time to wait.
+
+    Raises:
+        ConfigError: neither None nor a number of seconds.
+    """
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < inf):
+        raise ConfigError(f"timeout must be None or seconds, not {timeout!r}")
+
+
+def await_leases(books: Books, event: str, timeout: float | None, held: Callable[[], int]) -> None:
+    """Wait, with the lock held, until ``held`` counts nothing any more; new leases are refused already.
+
+    Raises:
+        LeaseOutstanding: something outlasted ``timeout`` seconds.
+    """
+    gate = books.gate
+    deadline = None if timeout is None else books.sync.now_ns() + int(timeout * 1e9)
+    books.draining = True
+    gate.notify()  # whoever waits for the manager and holds a lease must not go on waiting
+    try:
+        while number := held():
+            left = None if deadline is None else (deadline - books.sync.now_ns()) / 1e9
+            if left is not None and left <= 0:
+                raise books.refuse(event, f"no lease held after {timeout} s; {number} are", LeaseOutstanding)
+            gate.wait(left)
+            gate.end_dropped()
+    finally:
+        books.draining = False
 
 
 def refuse_own_lease(books: Books, event: str) -> None:
@@ -79,6 +99,7 @@ def retire_everything(books: Books) -> None:
 def forget_everything(books: Books) -> None:
     """After reclaiming: startup entries that have nothing left start anew, remembered failures are dropped; the lock is held."""
     books.negative.forget()
+    books.budget.forget()
     for entry in books.entries():
         if entry.state in (EntryState.EVICTED, EntryState.FAILED) and not entry.unreclaimed:
             entry.forget()

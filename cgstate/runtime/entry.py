@@ -10,6 +10,8 @@ from cgstate.lifecycle.states import PoolKind, PoolState
 from cgstate.lifecycle.steps import EntrySteps
 from cgstate.runtime import hotpath
 from cgstate.runtime.lease import Lease
+from cgstate.runtime.pinned import NOTHING, Baked
+from cgstate.runtime.segments import Segments
 from cgstate.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Entry(_Hot):
 
     __slots__ = (
         "__weakref__",
+        "baked",
         "buffers",
         "descriptor",
         "graph",
@@ -68,6 +71,7 @@ class Entry(_Hot):
         self.pool = UNPOOLED
         self.hits = 0
         self.last_used = 0
+        self.baked = NOTHING
         self.buffers: object = None
         self.graph: Graph | None = None
         self.output: object = None
@@ -88,19 +92,24 @@ class Entry(_Hot):
 
     replay = hotpath.replay
 
-    def load(self, graph: Graph, output: object, buffers: object, *, uses_random: bool) -> None:
+    def load(self, graph: Graph, output: object, buffers: object, *, uses_random: bool, baked: Baked) -> None:
         """Take a recording at bind; the lock is held."""
         self.graph = graph
         self.launch = graph.replay
         self.output = output
         self.buffers = buffers
+        self.baked = baked
         self.uses_random = uses_random
         self.turn = self.pool.turn
-        self.fast = self.manager.fast and not uses_random
+        nests = isinstance(graph, Segments) or self.component.inside is not None
+        if isinstance(graph, Segments):
+            graph.entry = self
+        self.fast = self.manager.fast and not uses_random and not baked.pins and not nests
 
     def unload(self) -> None:
         """Let go of the recording, which the reclaimer has now; the lock is held."""
         self.graph = self.output = self.buffers = None
+        self.baked = NOTHING
         self.launch = _not_bound
 
     def lease(self) -> Lease:

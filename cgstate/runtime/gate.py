@@ -32,6 +32,7 @@ class CaptureGate:
         pending: Thread that waits to capture; calls that are not in progress yet let it go first.
         random: Orders replays of graphs that draw random numbers: they share the device's seed and offset.
         turns: The turns of all pools on the device; whose owner is in a call answered by a graph.
+        awaited: By thread that waits for a turn: the thread that has it.
         waiting: Threads that wait for `changed`; who changes something notifies only if there are any.
         dropped: Ends of leases whose outputs were dropped without `release`, for `end_dropped`.
         managers: The books of all managers of the device, those of dropped ones included while anything is left of them.
@@ -40,6 +41,7 @@ class CaptureGate:
 
     __slots__ = (
         "__weakref__",
+        "awaited",
         "calls",
         "changed",
         "destroying",
@@ -69,6 +71,7 @@ class CaptureGate:
         self.random = Turn("random numbers")
         self.calls: dict[int, int] = {}
         self.turns: WeakSet[Turn] = WeakSet()
+        self.awaited: dict[int, int] = {}
         self.waiting = 0
         self.managers: WeakSet[Books] = WeakSet()
         self.dropped: deque[Callable[[], None]] = deque()
@@ -81,6 +84,23 @@ class CaptureGate:
             return self.changed.wait(timeout)
         finally:
             self.waiting -= 1
+
+    def wait_for(self, thread: int, owner: int) -> bool:
+        """Wait for any change while ``owner`` has a turn that ``thread`` wants, with the lock held.
+
+        False, without waiting, if that would never end: ``owner`` waits, through others perhaps, for a turn that ``thread`` has.
+        """
+        last = owner
+        while last in self.awaited:
+            last = self.awaited[last]
+        if last == thread:
+            return False
+        self.awaited[thread] = owner
+        try:
+            self.wait()
+        finally:
+            del self.awaited[thread]
+        return True
 
     def notify(self) -> None:
         """Tell the waiting, with the lock held."""

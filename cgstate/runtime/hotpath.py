@@ -251,11 +251,11 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             leasing.end_turn(entry)
             leasing.release(entry)
         if self.ticks:
-            record.clock = entry.last_used = record.clock + 1
+            books.clock = entry.last_used = books.clock + 1
     finally:
         self.give_lock()
     if books.unsettled:
         books.settle()
-    if self.summary_every and not record.clock % self.summary_every:
-        self.log_summary()
+    if self.summary_every:
+        self.count_answer()
     return value

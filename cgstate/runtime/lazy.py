@@ -1,8 +1,7 @@
 """Lazy capture: what a miss may do about itself.
 
 A component call never waits for others in order to capture: if the manager, the gate or another thread is in the way, the answer is
-eager and counted. It may flush what was retired to make room. Eviction comes before the capture, so that the peak is bounded too
-(I11).
+eager and counted. It may flush what was retired to make room (`cgstate.runtime.room`).
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, assert_never
 
 from cgstate.errors import CaptureFailed, IllegalTransition, ManagerPoisoned, describe
-from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind
+from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState
 from cgstate.runtime.failure import Failure
 from cgstate.runtime.record import check_descriptor
+from cgstate.runtime.room import make_bytes, make_place, may_fit
 from cgstate.runtime.routines import capture_by_routine
 from cgstate.runtime.stats import Fallback
 from cgstate.runtime.transaction import GateBusy, Transaction, TransactionKind
@@ -58,6 +58,8 @@ def capture_on_miss(
         if entry is not None and entry.state in USABLE:
             return entry  # another thread was faster
         gate = books.gate
+        if not record.resident:
+            return Fallback.unavailable  # eager is refused as well then
         if not gate.free or gate.blocks_capture(thread) or gate.pending or not books.try_exclusive(thread):
             return Fallback.capture_busy
     try:
@@ -99,6 +101,11 @@ def _examine(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
             failure = Failure(FailureKind.REJECTED, describe(error), books.reclaimer.reclaims)
             books.negative.remember(record.component_id, descriptor, failure)
         return Fallback.rejected
+    with books.gate.lock:
+        if not record.admission.admits(descriptor):
+            return Fallback.not_admitted
+        if not may_fit(record, descriptor):
+            return Fallback.budget
     if record.collective and not books.vote.agree(Ballot.capture, record.component_id, descriptor):
         return Fallback.vote
     return None
@@ -107,14 +114,19 @@ def _examine(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
 def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable) -> Entry | Fallback:
     """Make room, capture, bind; the manager is ours."""
     books = record.manager
-    if not make_room(record):
+    if not make_place(record):
         return Fallback.capacity
+    if not make_bytes(record, descriptor):
+        return Fallback.budget
     transaction = Transaction(books, TransactionKind.lazy)
     with books.gate.lock:
         entry = record.entry(descriptor)
     try:
         capture_by_routine(transaction, entry, routine)
         transaction.commit()
+        with books.gate.lock:
+            record.admission.captured(descriptor)
+            entry.last_used = books.clock  # before its first replay it is no older than the others
         return entry
     except GateBusy:
         return Fallback.capture_busy
@@ -150,37 +162,3 @@ def _answer(record: ComponentRecord, failure: CaptureFailed) -> Fallback:
             return Fallback.budget
         case other:
             assert_never(other)
-
-
-def make_room(record: ComponentRecord) -> bool:
-    """Evict the least recently used lazy entry that can go alone, until one more fits; False if none can."""
-    books = record.manager
-    books.reclaimer.settle()
-    while not record.has_room:
-        with books.gate.lock:
-            going = sum(entry.unreclaimed for entry in record.entries.values())
-            victim = _victim(record) if record.held - going >= record.capacity else None
-        if victim is None:
-            return False
-        if record.collective and not books.vote.agree(Ballot.evict, record.component_id, victim.descriptor):
-            return False
-        with books.gate.lock:
-            if not victim.may_evict() or victim.leases:
-                return False
-            books.evict_domain(victim.domain)
-        held = record.held
-        books.reclaimer.settle()
-        if record.held == held:
-            return False  # the device is still replaying it; it is retired, and will be gone at a later miss: one victim will do
-    books.reclaimer.drop_pools()
-    return True
-
-
-def _victim(record: ComponentRecord) -> Entry | None:
-    """Startup entries are no victims, nor is an entry that shares its domain, nor one in use."""
-    candidates = [
-        entry
-        for entry in record.entries.values()
-        if entry.state is EntryState.BOUND and not entry.startup and entry.domain.kind is PoolKind.per_entry
-    ]
-    return min(candidates, key=lambda entry: entry.last_used, default=None)

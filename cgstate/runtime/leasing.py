@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgstate.errors import CaptureActive, IllegalTransition, ManagerClosed, ManagerPoisoned
+from cgstate.errors import CaptureActive, IllegalTransition, ManagerClosed, ManagerPoisoned, NotResident
 from cgstate.lifecycle.states import FailureKind, ManagerState, PoolState
 from cgstate.lifecycle.steps import (
     EntryState_BOUND,
@@ -16,6 +16,8 @@ from cgstate.lifecycle.steps import (
     EntryState_FAILED,
     EntryState_REPLAYING,
 )
+from cgstate.runtime import pinned, residency
+from cgstate.runtime.segments import Segments
 
 if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
@@ -67,7 +69,9 @@ def recording(entry: Entry, thread: int) -> bool:
 
 
 def sharpen(entry: Entry, refusal: IllegalTransition) -> IllegalTransition:
-    """Give a refusal the manager's own reason, where that is the cause."""
+    """Give a refusal the manager's own reason, where that is the cause, and the names of what is not resident."""
+    if isinstance(refusal, NotResident):
+        return residency.refusal(entry.component, refusal.machine, refusal.entity, refusal.state, refusal.event)
     match entry.manager.state:
         case ManagerState.CLOSED:
             kind: type[IllegalTransition] = ManagerClosed
@@ -101,34 +105,58 @@ def take_turn(entry: Entry, thread: int) -> None:
     """Wait for the pool's turn and order the current stream after the pool's last work, with the lock held.
 
     Raises:
-        CaptureActive: this thread has the turn already, or the last stream cannot be marked; the turn is not taken.
+        CaptureActive: this thread has the turn already, or waiting would never end, or the last stream cannot be marked; the turn
+            is not taken.
     """
     turn = entry.turn
     gate = entry.gate
     random = gate.random if entry.uses_random else turn
     while turn.owner or random.owner or recording(entry, thread):
-        if thread in (turn.owner, random.owner):
+        owner = in_the_way(entry, thread)
+        if not owner and not recording(entry, thread):
+            break  # it is this thread's own, and waits in a break
+        if not owner:
+            gate.wait()
+        elif not gate.wait_for(thread, owner):
             raise CaptureActive("pool", turn.name, entry.pool.state, "replay", "this thread is not inside a call into the pool")
-        gate.wait()
     handle = entry.current_handle(entry.index)
     if handle != turn.last_handle:
         turn.follow(handle, entry.manager.backend)
     if random is not turn:
         if handle != random.last_handle:
             random.follow(handle, entry.manager.backend)
-        random.owner = thread
-    turn.owner = thread
+        random.take(thread)
+    turn.take(thread)
     audit = entry.manager.audit
     if audit is not None:
         audit.turn_taken(turn, thread, handle)
 
 
+def in_the_way(entry: Entry, thread: int) -> int:
+    """The thread whose call keeps a call of ``thread`` out of the turns it needs: that thread itself, first; 0: nobody's.
+
+    A thread's own call lets in, while it waits in an eager break, what was declared to replay there; and what draws random
+    numbers, as far as only these are concerned: on one stream they come in order.
+    """
+    wanted = [(entry.turn, entry.component.inside)]
+    if entry.uses_random:
+        wanted.append((entry.gate.random, entry.gate.random.breaking))
+    handle = entry.current_handle(entry.index)
+    owners = [turn.owner for turn, inside in wanted if turn.owner and not turn.lets_in(thread, handle, inside)]
+    return thread if thread in owners else next(iter(owners), 0)
+
+
+def in_break(entry: Entry) -> bool:
+    """Whether the call that has the turn is in an eager break of ``entry``: what is raised then is the routine's own error."""
+    return entry.turn.breaking is entry.component
+
+
 def end_turn(entry: Entry) -> None:
     """Give the turn back, with the lock held."""
-    entry.turn.owner = 0
+    entry.turn.give()
     gate = entry.gate
     if entry.uses_random:
-        gate.random.owner = 0
+        gate.random.give()
     if gate.waiting:
         gate.changed.notify_all()
     audit = entry.manager.audit
@@ -141,7 +169,14 @@ def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
     gate, books = entry.gate, entry.manager
     with gate.lock:
         _take_turn_of_lease(entry, thread)
-        entry.turn.latest = None  # what was handed out expires even if the launch raises: it may have begun
+    if entry.baked.pins:
+        try:
+            pinned.check(entry)
+        except BaseException:
+            with gate.lock:
+                _end_turn_of_lease(entry, thread)
+            raise
+    entry.turn.latest = None  # what was handed out expires even if the launch raises: it may have begun
     point = books.sync.point
     if point is not None:
         point("launch")
@@ -149,9 +184,13 @@ def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
         entry.launch()
     except BaseException as error:
         with gate.lock:
+            broke_off = in_break(entry)
             _end_turn_of_lease(entry, thread)
-            lease.over()
-            launch_raised(entry, error)
+            if broke_off:
+                books.judge(error)
+            else:
+                lease.over()
+                launch_raised(entry, error)
         books.settle()
         raise
     with gate.lock:
@@ -166,7 +205,8 @@ def _take_turn_of_lease(entry: Entry, thread: int) -> None:
     if not gate.free and _await_gate(entry, thread):
         raise CaptureActive("entry", entry.name, entry.state, "replay", "caller's stream not capturing")
     _check_lease(entry)
-    if entry.uses_random:
+    excluding = _keeps_captures_out(entry)
+    if excluding:
         gate.enter_call(thread)  # no capture may open before it is launched (fact S2)
     try:
         take_turn(entry, thread)
@@ -176,16 +216,21 @@ def _take_turn_of_lease(entry: Entry, thread: int) -> None:
             end_turn(entry)
             raise
     except BaseException as error:
-        if entry.uses_random:
+        if excluding:
             gate.leave_call(thread)
         entry.manager.judge(error)
         raise
 
 
 def _end_turn_of_lease(entry: Entry, thread: int) -> None:
-    if entry.uses_random:
+    if _keeps_captures_out(entry):
         entry.gate.leave_call(thread)
     end_turn(entry)
+
+
+def _keeps_captures_out(entry: Entry) -> bool:
+    """Whether a replay must not overlap another thread's capture: it draws random numbers, or has breaks that run eagerly."""
+    return entry.uses_random or (isinstance(entry.graph, Segments) and not entry.component.overlaps_capture)
 
 
 def _check_lease(entry: Entry) -> None:

@@ -9,8 +9,8 @@ import itertools
 import logging
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -21,24 +21,27 @@ from cgstate.backends.choose import choose
 from cgstate.errors import CaptureActive, ConfigError, InvariantViolation, describe
 from cgstate.lifecycle.states import ManagerState
 from cgstate.lifecycle.steps import Observer
-from cgstate.runtime import memory
+from cgstate.runtime import memory, residency, sharing
 from cgstate.runtime.books import Books
+from cgstate.runtime.budget import parse_budget
 from cgstate.runtime.check import Checker
 from cgstate.runtime.config import ComponentConfig
-from cgstate.runtime.dependency import Dependency
-from cgstate.runtime.domain import Domain, Isolation
+from cgstate.runtime.dependency import Dependency, checked_names, declare, declared, invalidate
+from cgstate.runtime.domain import Isolation
 from cgstate.runtime.ending import abandon, drained, forget_everything, refuse_own_lease, retire_everything
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.gate import gate_of
-from cgstate.runtime.memory import MemoryEstimate, MemoryReport
+from cgstate.runtime.memory import Comparison, MemoryEstimate, MemoryReport, Profile
 from cgstate.runtime.preparing import AnyComponent, PrepareReport, build, uncovered, validate
 from cgstate.runtime.progress import track
 from cgstate.runtime.record import ComponentRecord, check_descriptor
+from cgstate.runtime.room import shrink
 from cgstate.runtime.routines import capture_by_routine
 from cgstate.runtime.stats import ManagerStats
 from cgstate.runtime.sync import THREADING, Sync
 from cgstate.runtime.transaction import Transaction, TransactionKind
 from cgstate.runtime.vote import AloneInTheWorld, Ballot, RankVote
+from cgstate.runtime.witness import Witness
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -54,13 +57,20 @@ class CaptureReport:
         bound: By component, how many graphs were bound by this call.
         seconds: How long it took.
         memory: What the manager holds now.
-        estimate: The last estimate, if there was one.
+        estimate: The last estimate of `GraphManager.profile_memory`, if there was one.
     """
 
     bound: Mapping[str, int]
     seconds: float
     memory: MemoryReport
     estimate: MemoryEstimate | None
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The estimate against what is held now; None without one, or where other graphs are held than those it is about."""
+        if self.estimate is None or len(self.memory.entries) != self.estimate.graphs or self.memory.retired:
+            return None
+        return Comparison(self.estimate.lower, self.memory.total, self.estimate.upper)
 
 
 class GraphManager:
@@ -69,16 +79,23 @@ class GraphManager:
     Args:
         backend: ``"auto"`` (CUDA if there is one, else the simulator), ``"cuda"``, ``"sim"``, or a backend of your own.
         isolation: How far entries are kept apart unless a component's configuration says otherwise.
+        pool: Id of a pool of the host engine's (on CUDA also a `torch.cuda.MemPool`) for the components whose isolation is
+            ``foreign``. The engine keeps it open, with a graph of its own in it, as long as the manager captures into it; a capture
+            into a pool that was closed raises `PoolRetired`. Replays of ours there are ordered with each other, not with the
+            engine's.
         check: Check every invariant that can be seen after each operation; for tests, slow.
         owner_thread: Refuse calls from any thread but the one that made the manager.
         capture_error_mode: How far a capture forbids what other threads do.
         warmup_rounds: The most warm-up rounds before a capture; they end early when a round leaves no allocation behind.
-        negative_cache: How many failures are remembered.
+        dependencies: Names of foreign memory that `invalidate` and `suspend` shall know, whether or not a component names them.
+        negative_cache: How many failures are remembered; and of how many descriptors what they cost, and a component's misses.
         stats_detail: How many missed keys are counted one by one.
         summary_every: After how many graph-answered calls of a component its counts are logged, besides at close; 0: only then.
+        budget_bytes: The most bytes that the manager may hold, as `memory` counts them; None: no limit. See `set_budget`.
         vote: Asked before collective components capture by their routine, commit, or evict by a miss.
         sync: Threading primitives; all managers of a device share one.
-        observer: Told of every transition, under the device's lock; must be quick and call nothing of the manager.
+        observer: Told of every transition, under the device's lock; must be quick and call nothing of the manager. A function, or
+            a `cgstate.runtime.witness.Witness`, such as the recorders of `cgstate.trace`, which is told more.
 
     Every method but `memory`, `stats` and the properties raises `ManagerClosed` or `ManagerPoisoned` where the manager is, and
     every method raises `WrongThread` in a thread that ``owner_thread`` keeps out.
@@ -92,16 +109,19 @@ class GraphManager:
         backend: str | Backend = "auto",
         *,
         isolation: Isolation | str = Isolation.shared,
+        pool: object = None,
         check: bool = False,
         owner_thread: bool = False,
         capture_error_mode: CaptureErrorMode | str = CaptureErrorMode.thread_local,
         warmup_rounds: int = 3,
+        dependencies: Iterable[str] = (),
         negative_cache: int = 256,
         stats_detail: int = 64,
         summary_every: int = 0,
+        budget_bytes: int | None = None,
         vote: RankVote | None = None,
         sync: Sync = THREADING,
-        observer: Observer | None = None,
+        observer: Observer | Witness | None = None,
     ) -> None:
         counts = {"warmup_rounds": warmup_rounds, "negative_cache": negative_cache, "stats_detail": stats_detail}
         for name, count in counts.items():
@@ -114,30 +134,40 @@ class GraphManager:
                 raise ConfigError(f"{name} must be True or False, not {flag!r}")
         if vote is not None and not hasattr(vote, "agree"):
             raise ConfigError(f"vote must have a method agree, not be {vote!r}")
-        if observer is not None and not callable(observer):
-            raise ConfigError(f"observer must be a function, not {observer!r}")
+        witness = observer if isinstance(observer, Witness) else None
+        told = observer.step if isinstance(observer, Witness) else observer
+        if told is not None and not callable(told):
+            raise ConfigError(f"observer must be a function or a witness, not {observer!r}")
+        known = checked_names("dependencies", dependencies)
+        chosen = _enum(Isolation, "isolation", isolation)
+        if chosen is Isolation.foreign and pool is None:
+            raise ConfigError("isolation is foreign, and no pool is given")
         device = choose(backend)
         books = self._books = Books(
             f"manager-{next(_numbers)}@{device.device}",
             device,
             gate_of(device.device, sync),
             sync,
-            isolation=_enum(Isolation, "isolation", isolation),
+            isolation=chosen,
+            foreign=None if pool is None else device.adopt_pool(pool),
             vote=vote if vote is not None else AloneInTheWorld(),
             capture_error_mode=_enum(CaptureErrorMode, "capture_error_mode", capture_error_mode),
             warmup_rounds=warmup_rounds,
             negative_cache=negative_cache,
             stats_detail=stats_detail,
             summary_every=summary_every,
+            budget_bytes=parse_budget(budget_bytes),
             owner_thread=owner_thread,
-            observer=observer,
+            observer=told,
+            witness=witness,
         )
         if check:
-            checker = Checker(books, observer)
+            checker = Checker(books, told)
             books.audit = checker
             books.unsettled = True
             books.observer = checker.observe
             books.fast = False
+        declare(books, known)
         self._components: list[AnyComponent] = []
         self._estimate: MemoryEstimate | None = None
         self._finalizer = weakref.finalize(self, abandon, self._books, self._components)
@@ -173,8 +203,9 @@ class GraphManager:
 
         Args:
             components: The model's call sites.
-            config: Component id to ``{"max_extra_graphs": n | "unbounded", "isolation": ..., its own keys}``. Components that are
-                not named stay eager; None makes all of them active with defaults.
+            config: Component id to a mapping of ``max_extra_graphs``, ``isolation``, ``admit_after``, ``thrash_protection`` (see
+                `cgstate.runtime.config.ComponentConfig`) and its own keys. Components that are not named stay eager; None makes
+                all of them active with defaults.
 
         Raises:
             ConfigError: duplicate ids, a component that another manager has, or anything wrong in ``config``; nothing was changed.
@@ -194,9 +225,10 @@ class GraphManager:
             with books.gate.lock:
                 books.prepare()
                 books.components.update(records)
-                for component in active:
-                    for name in component.dependencies:
-                        books.dependencies.setdefault(name, Dependency(name)).components.add(component.component_id)
+                sharing.join_components(books, active)
+                for component in components:  # those that stay eager, too: what names are known is no matter of configuration
+                    declare(books, component.dependencies, records.get(component.component_id))
+                residency.refresh(records.values())
             for component in active:
                 component.attach(records[component.component_id])
             self._components.extend(active)
@@ -205,22 +237,30 @@ class GraphManager:
     def profile_memory(self) -> MemoryEstimate:
         """What capturing everything will hold, before it is captured. Leaves nothing behind (I4).
 
+        Captures the largest graphs of each component, and as many more as closeness asks for, in throwaway pools.
+
         Raises:
             IllegalTransition: the manager is not PREPARED: nothing prepared yet, or serving already.
             CaptureFailed: the device was lost while profiling.
         """
-        books = self._books
-        with books.exclusive("profile_begin"):
-            books.check_open("profile_begin")
-            with books.gate.lock:
-                books.profile_begin()
-            try:
-                self._estimate = memory.estimate(books, self._routine_records())
-            finally:
-                with books.gate.lock:
-                    if books.state is ManagerState.PROFILING:
-                        books.profile_end()
-            return self._estimate
+        self._estimate = memory.profile_memory(self._books, self._routine_records())
+        return self._estimate
+
+    @contextmanager
+    def profile(self) -> Iterator[Profile]:
+        """Measure what the captures of this thread take inside the block, and leave nothing of them (I4).
+
+        For runners with buffers of their own: every `transaction` of the block, and `capture_and_bind`, records into throwaway
+        pools, one for each pool that production would have, also for entries and components that are made inside. Nothing is
+        bound, and what was made inside is forgotten. `Profile.estimate` tells afterwards what it took. Let go of static outputs
+        before the block ends: a tensor that is held keeps its memory.
+
+        Raises:
+            IllegalTransition: the manager is not PREPARED: say ``prepare([])`` where there are no components; or it serves already.
+            CaptureActive: another operation of this thread is open, or it is inside a component call.
+        """
+        with memory.profiling(self._books) as profile:
+            yield profile
 
     # -- capturing ----------------------------------------------------------------------------------------------------
 
@@ -246,6 +286,8 @@ class GraphManager:
                     transaction.include(record)
                     if not record.pure_lazy:
                         todo += [record.entry(d) for d in record.startup_order if d not in record.available]
+                for entry in todo:
+                    residency.check_capture(entry)
             for entry in track(todo, "Capturing graphs", show=progress):
                 record = entry.component
                 assert record.routine is not None
@@ -254,7 +296,12 @@ class GraphManager:
                 capture_by_routine(transaction, entry, record.routine)
                 bound[record.component_id] += 1
         seconds = (books.sync.now_ns() - started) / 1e9
-        return CaptureReport(dict(bound), seconds, self.memory(), self._estimate)
+        if not transaction.committed:
+            bound.clear()  # in a profile
+        report = CaptureReport(dict(bound), seconds, self.memory(), self._estimate)
+        if report.comparison is not None and report.comparison.actual > report.comparison.upper:
+            log.warning("%s: %s", books.name, report.comparison)
+        return report
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -266,6 +313,11 @@ class GraphManager:
                 closed.
         """
         books = self._books
+        profile = books.profile
+        if profile is not None and profile.thread == books.thread_id():
+            with profile.transaction() as profiled:
+                yield profiled
+            return
         with books.exclusive("capture") as thread:
             self._begin(thread)
             transaction = Transaction(books, TransactionKind.explicit)
@@ -305,7 +357,9 @@ class GraphManager:
                 books.prepare()
             books.capture()
 
-    def entry(self, component_id: str, descriptor: Hashable, *, dependencies: Iterable[str] = ()) -> Entry:
+    def entry(
+        self, component_id: str, descriptor: Hashable, *, dependencies: Iterable[str] = (), inside: str | None = None
+    ) -> Entry:
         """The entry of a descriptor, for runners with buffers of their own.
 
         The component is made without a routine on first use; its entries are captured in a `transaction` and replayed by hand.
@@ -314,15 +368,22 @@ class GraphManager:
         Args:
             component_id: Any name.
             descriptor: Names the graph by value.
-            dependencies: Names of foreign memory that the component's graphs bake in, for `invalidate`; added to those it has.
+            dependencies: Names of foreign memory that the component's graphs bake in, for `invalidate` and `suspend`; added to
+                those it has.
+            inside: Component in whose eager breaks the component's graphs replay: they share its pool and capture stream. Said when
+                the component is made; None: it has a domain of its own, as the isolation says.
 
         Raises:
-            ConfigError: not a component id, or a descriptor that names nothing by value.
+            ConfigError: not a component id, a descriptor that names nothing by value, or no sequence of names; or ``inside`` names
+                no component that can be shared with, or another one than before.
+            LiveAcrossBreak: a recording of the outer component leaves something live across a break.
+            LeaseOutstanding: the component is in use, and one of the dependencies is suspended.
             ManagerClosed: or `ManagerPoisoned`.
         """
         if not isinstance(component_id, str) or not component_id:
             raise ConfigError(f"a component id must be a non-empty string, not {component_id!r}")
         check_descriptor(component_id, descriptor)
+        names = checked_names(f"dependencies of {component_id}", dependencies)
         books = self._books
         books.check_thread(books.thread_id())
         with books.gate.lock:
@@ -330,9 +391,11 @@ class GraphManager:
             record = books.components.get(component_id)
             if record is None:
                 config = ComponentConfig(isolation=books.isolation)
-                record = books.components[component_id] = ComponentRecord(books, component_id, None, config)
-            for name in dependencies:
-                books.dependencies.setdefault(name, Dependency(name)).components.add(component_id)
+                record = ComponentRecord(books, component_id, None, config)
+            if inside is not None:
+                sharing.declare(books, record, inside)
+            books.components[component_id] = record
+            residency.depend(record, names)
             return record.entry(descriptor)
 
     # -- retiring -----------------------------------------------------------------------------------------------------
@@ -359,16 +422,15 @@ class GraphManager:
                 return sum(books.evict_domain(domain) for domain in domains)
 
     def dependency(self, name: str) -> Dependency:
-        """A declared dependency.
+        """A declared dependency, as it is now.
 
         Raises:
-            ConfigError: no component declared it.
+            ConfigError: nobody declared it.
         """
-        self._books.check_thread(self._books.thread_id())
-        found = self._books.dependencies.get(name) if isinstance(name, str) else None
-        if found is None:
-            raise ConfigError(f"unknown dependency {name!r}; declared are {sorted(self._books.dependencies)}")
-        return found
+        books = self._books
+        books.check_thread(books.thread_id())
+        with books.gate.lock:
+            return declared(books, (name,))[0].snapshot()
 
     def invalidate(self, *names: str) -> int:
         """Say, before it happens, that memory behind these dependencies moves: graphs that baked it in are retired.
@@ -380,21 +442,74 @@ class GraphManager:
             ConfigError: an unknown dependency; nothing was changed.
         """
         books = self._books
-        dependencies = [self.dependency(name) for name in names]
         with books.exclusive("invalidate"):
             with books.gate.lock:
                 books.check_open("invalidate")
-                touched: set[Domain] = set()
-                for dependency in dependencies:
-                    dependency.epoch += 1
-                    for component_id in dependency.components & books.components.keys():
-                        record = books.components[component_id]
-                        record.epoch += 1
-                        touched |= {entry.domain for entry in record.entries.values()}
-                return sum(books.evict_domain(domain, counted=False) for domain in touched)
+                return invalidate(books, declared(books, names))
+
+    def mutating(self, *names: str, timeout: float | None = None) -> AbstractContextManager[int]:
+        """Let memory behind these dependencies move inside the block, whichever way: grown, shrunk, reloaded, swapped.
+
+        Waits as `suspend` does, then retires the graphs that baked the memory in, before the block runs. Inside it, calls that
+        depend on the memory raise `NotResident`; afterwards, also after an exception, they are answered eagerly until
+        `capture_and_bind` captures anew, once. The block gets the number of retired entries.
+
+        Args:
+            names: Dependencies.
+            timeout: Seconds to wait for leases of other threads; None waits for ever.
+
+        Raises:
+            ConfigError, LeaseOutstanding, CaptureActive, IllegalTransition: as `suspend`.
+        """
+        return residency.mutating(self._books, names, timeout)
+
+    # -- residency ----------------------------------------------------------------------------------------------------
+
+    def suspend(self, *names: str, timeout: float | None = None) -> None:
+        """Say that memory behind these dependencies is about to go for a while; all of them, or none.
+
+        From here on, calls and replays of components that depend on any of them raise `NotResident`. Returns when none of them is
+        in progress any more, on the host and on the device: then the memory may go. What else a block of your own launched on it
+        is yours to wait for.
+
+        Args:
+            names: Dependencies.
+            timeout: Seconds to wait for leases and calls of other threads; None waits for ever.
+
+        Raises:
+            ConfigError: an unknown dependency, or none. Nothing was changed.
+            IllegalTransition: one of them is suspended already. Nothing was changed.
+            LeaseOutstanding: this thread holds a lease, or is inside a call; or others outlasted ``timeout``. Nothing was changed.
+            CaptureActive: the caller's stream is capturing, or that of the last replay. Nothing was changed.
+        """
+        residency.suspend(self._books, names, timeout)
+
+    def resume(
+        self, *names: str, restore: Callable[[], object] | None = None, moved: bool | Iterable[str] = False
+    ) -> int:
+        """Say that memory behind suspended dependencies is there again; all of them, or none.
+
+        A component is answered again once everything that it depends on is resident. Graphs go on where memory came back in
+        its place with its content; `capture_and_bind` captures those anew that were retired.
+
+        Args:
+            names: Suspended dependencies.
+            restore: Brings the memory back; called while it is still suspended. What it raises goes to the caller, and everything
+                stays suspended, to be tried again.
+            moved: Whether, or which of them, came back in another place or without its content: graphs that baked it in are
+                retired before the first call. Where only ``restore`` can tell, restore first, and call this afterwards.
+
+        Returns:
+            How many entries were retired.
+
+        Raises:
+            ConfigError: an unknown dependency, or none, or ``moved`` names others. Nothing was changed.
+            IllegalTransition: one of them is not suspended. Nothing was changed.
+        """
+        return residency.resume(self._books, names, restore, moved)
 
     def forget_failures(self, component_id: str | None = None) -> None:
-        """Forget remembered failures, of one component or of all, so that their descriptors may be tried again."""
+        """Forget remembered failures and what graphs cost, of one component or of all: their descriptors may be tried again."""
         books = self._books
         books.check_thread(books.thread_id())
         with books.gate.lock:
@@ -402,6 +517,38 @@ class GraphManager:
             if component_id is not None:
                 self._record(component_id)
             books.negative.forget(component_id)
+            books.budget.forget(component_id)
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The most bytes that may be held; None: no limit."""
+        return self._books.budget.limit
+
+    def set_budget(self, budget_bytes: int | None) -> int:
+        """Change the byte budget, also while serving; where more is held, evict lazy graphs that can go alone.
+
+        Evicting waits for the device and returns the bytes to it (fact S3). What still does not fit stays, and nothing more is
+        captured then. A capture that does not fit fails with kind BUDGET and `BudgetExceeded` as its cause; a lazy one evicts
+        first, as above, and else the call is eager. What a graph took is remembered, so that none is captured only to be refused
+        again, until it fits or `forget_failures` is called. In a pool with live graphs, what a refused attempt grew stays charged
+        (fact S4).
+
+        Args:
+            budget_bytes: The most bytes that may be held, as `memory` counts them; None: no limit.
+
+        Returns:
+            How many graphs were evicted.
+
+        Raises:
+            ConfigError: not a positive number of bytes, nor None; nothing was changed.
+        """
+        limit = parse_budget(budget_bytes)
+        books = self._books
+        with books.exclusive("set_budget"):
+            with books.gate.lock:
+                books.check_open("set_budget")
+                books.budget.limit = limit
+            return shrink(books)
 
     def reclaim(self, *, flush: bool = False) -> MemoryReport:
         """Destroy what is retired and done with.

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import MemoryPool
-from cgstate.lifecycle.states import PoolKind
+from cgstate.lifecycle.states import PoolKind, PoolState
 from cgstate.lifecycle.steps import PoolSteps
 from cgstate.runtime.turn import Turn
 
@@ -20,10 +20,10 @@ class Pool(PoolSteps):
     Attributes:
         handle: The backend's pool.
         turn: Orders the calls into the pool.
-        charged: Bytes charged for it: its segments when they were last measured, after a capture or a destruction.
+        wasted: Bytes of them that attempts grew which failed (fact S4).
     """
 
-    __slots__ = ("_label", "charged", "handle", "turn")
+    __slots__ = ("_charged", "_label", "handle", "turn", "wasted")
 
     domain: Domain
 
@@ -33,7 +33,8 @@ class Pool(PoolSteps):
         self.handle = handle
         self.domain = domain
         self.turn = Turn(label)
-        self.charged = 0
+        self._charged = 0
+        self.wasted = 0
         self._label = label
 
     @property
@@ -46,11 +47,31 @@ class Pool(PoolSteps):
         """The allocator's id."""
         return self.handle.id
 
+    @property
+    def charged(self) -> int:
+        """Bytes charged for it: its segments when they were last measured, after a capture or a destruction."""
+        return self._charged
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing will ever be captured or replayed in it any more."""
+        return self.state is PoolState.RETIRED
+
+    def holds_strangers(self) -> bool:
+        """Whether graphs may live in it that we know nothing of."""
+        return False
+
+    def owed(self) -> int:
+        """What would be charged if it were measured now."""
+        return self.bytes()
+
     def bytes(self) -> int:
         """Reserved bytes of the pool's own segments."""
         return sum(self.handle.reserved_bytes().values())
 
-    def measure(self) -> int:
-        """Charge what the pool's segments hold now, and return it."""
-        self.charged = self.bytes()
-        return self.charged
+    def measure(self, *, failed: bool = False) -> int:
+        """Charge what the pool's segments hold now, and return it; ``failed``: an attempt that failed has grown it."""
+        before, self._charged = self._charged, self.bytes()
+        if failed:
+            self.wasted += max(0, self._charged - before)
+        return self._charged

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cgstate.errors import ConfigError, describe
+from cgstate.runtime import sharing
 from cgstate.runtime.component import CaptureMode, Component, LeasedComponent
 from cgstate.runtime.config import ComponentConfig, parse
+from cgstate.runtime.domain import Isolation
 from cgstate.runtime.record import ComponentRecord
 
 if TYPE_CHECKING:
@@ -52,10 +54,15 @@ def validate(
             raise ConfigError(f"{component.component_id} belongs to another manager; close that one first")
         declared[component.component_id] = component
     configs = parse(config, {name: component.supported_config_keys for name, component in declared.items()}, books.isolation)
+    sharing.check_components(books, declared, config, configs)
     for name, parsed in configs.items():
         component = declared[name]
-        if parsed.max_extra_graphs and component.capture_mode is CaptureMode.PRECAPTURE:
-            raise ConfigError(f"max_extra_graphs of {name} needs a lazy capture mode; it is {component.capture_mode}")
+        if parsed.isolation is Isolation.foreign and books.foreign is None:
+            raise ConfigError(f"isolation of {name} is foreign, and the manager was given no pool")
+        _check_binding(component)
+        for key, asked in {"max_extra_graphs": parsed.max_extra_graphs != 0, "admit_after": parsed.admit_after != 1}.items():
+            if asked and not component.capture_mode.allows_lazy:
+                raise ConfigError(f"{key} of {name} needs a lazy capture mode; it is {component.capture_mode}")
         try:
             component.routine.configure(parsed.own)
         except Exception as error:
@@ -68,6 +75,17 @@ def validate(
     return configs
 
 
+def _check_binding(component: AnyComponent) -> None:
+    pinned = component.routine.pinned
+    counts = isinstance(pinned, Sequence) and all(isinstance(at, int) and not isinstance(at, bool) and at >= 0 for at in pinned)
+    if not counts or len(set(pinned)) != len(pinned):
+        raise ConfigError(f"pinned inputs of {component.component_id} must be different positions, not {pinned!r}")
+    try:
+        component.routine.validate_binding()
+    except Exception as error:
+        raise ConfigError(f"the routine of {component.component_id} cannot be bound to graphs: {describe(error)}") from error
+
+
 def build(books: Books, component: AnyComponent, config: ComponentConfig) -> ComponentRecord:
     """The record of one active component."""
     return ComponentRecord(
@@ -76,6 +94,7 @@ def build(books: Books, component: AnyComponent, config: ComponentConfig) -> Com
         component.routine,
         config,
         startup_order=component.descriptors,
+        order_key=component.capture_order_key,
         allows_lazy=component.capture_mode.allows_lazy,
         pure_lazy=component.capture_mode is CaptureMode.PURE_LAZY,
         overlaps_capture=component.overlaps_capture,

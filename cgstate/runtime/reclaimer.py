@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 from cgstate.backends.base import Event, Graph
 from cgstate.errors import describe
 from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolState
+from cgstate.runtime.pinned import NOTHING
 from cgstate.runtime.pool import Pool
+from cgstate.runtime.witness import Notice
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
@@ -33,7 +35,8 @@ class Retired:
         entry: Whose it was; that entry may be in any state by now.
         pool: The pool it was recorded in.
         graph: The recording; None when the attempt was undone.
-        keep: Buffers and outputs, kept alive until the device is done with them.
+        keep: Buffers, outputs and what was baked in, kept alive until the device is done with them.
+        buffers: The static inputs alone, which are charged until then.
         fence: Marks that the device must have passed; None while they could not be set yet.
     """
 
@@ -41,16 +44,22 @@ class Retired:
     pool: Pool
     graph: Graph | None
     keep: object
+    buffers: object
     fence: tuple[Event, ...] | None
 
 
 class Reclaimer:
-    """The retired recordings of one manager. `queue` and the counts are guarded by the device's lock."""
+    """The retired recordings of one manager. `queue` and the counts are guarded by the device's lock.
 
-    __slots__ = ("books", "flushed_bytes", "flushes", "queue", "reclaims", "stalled_ns")
+    Attributes:
+        blocked: Whether library workspaces could not be cleared when pools were last given back.
+    """
+
+    __slots__ = ("blocked", "books", "flushed_bytes", "flushes", "queue", "reclaims", "stalled_ns")
 
     def __init__(self, books: Books) -> None:
         self.books = books
+        self.blocked = False
         self.queue: deque[Retired] = deque()
         self.reclaims = 0
         self.flushes = 0
@@ -60,7 +69,7 @@ class Reclaimer:
     def retire(self, entry: Entry, pool: Pool, graph: Graph | None, keep: object) -> None:
         """Hand over a recording; the lock is held."""
         self.books.unsettled = True
-        self.queue.append(Retired(entry, pool, graph, keep, self._fence(pool)))
+        self.queue.append(Retired(entry, pool, graph, keep, entry.buffers, self._fence(pool)))
 
     def settle(self) -> None:
         """Destroy what may be destroyed now, of this manager and of dropped ones. Cheap when there is nothing; never waits."""
@@ -128,6 +137,7 @@ class Reclaimer:
             self.queue.clear()
             for entry in self.books.entries():
                 entry.buffers = entry.output = None
+                entry.baked = NOTHING
         for pool in pools:
             try:
                 pool.handle.drop()
@@ -138,7 +148,7 @@ class Reclaimer:
         books, gate = self.books, self.books.gate
         with gate.lock:
             gone = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
-            uncleared = any(pool.state is PoolState.GONE for pool in books.pools)
+            uncleared = any(pool.state is PoolState.GONE for each in gate.managers for pool in each.pools)  # closed ones, too
             if not (always or gone or uncleared):
                 return 0
             while not gate.free or gate.destroying:
@@ -154,6 +164,7 @@ class Reclaimer:
                 if not self._workspaces_are_ours():
                     returned = books.backend.flush()  # what looks like foreign graphs may be their cached remains
                 cleared = self._workspaces_are_ours() and books.backend.clear_workspaces()
+                self.blocked = not cleared
             self._drop(gone)
             if cleared:  # the streams of what was just dropped are clean, too: nothing came on them since
                 with gate.lock:
@@ -167,6 +178,8 @@ class Reclaimer:
                 gate.destroying -= 1
                 self.flushes += 1
                 self.flushed_bytes += returned
+                if books.witness is not None:
+                    books.witness.notice(books, Notice.flushed, returned)
                 self.stalled_ns += books.sync.now_ns() - started
                 gate.notify()
         return returned
@@ -200,7 +213,7 @@ class Reclaimer:
             pool = retired.pool
             leases = sum(entry.leases for entry in pool.domain.entries if entry.pool is pool)
             passed = self._passed(retired)
-            if passed and not leases and not (pool.domain.adopted and pool.state is not PoolState.RETIRED):
+            if passed and not leases and not (pool.domain.adopted and not pool.spent):
                 if books.audit is not None:
                     books.audit.destroying(retired, leases)
                 retired.entry.reclaim(pool_leases=leases, fence_passed=passed)
@@ -244,7 +257,7 @@ class Reclaimer:
         gate = self.books.gate
         self.books.point("destroy")
         for retired in batch:
-            retired.keep = None
+            retired.keep = retired.buffers = None
             if retired.graph is not None:
                 try:
                     retired.graph.destroy()
@@ -282,5 +295,5 @@ class Reclaimer:
             managers = list(gate.managers)
             if any(domain.adopted and domain.live for books in managers for domain in books.domains.values()):
                 return False
-            ours = frozenset(pool.id for books in managers for pool in books.pools)
+            ours = frozenset(pool.id for books in managers for pool in books.pools if not pool.holds_strangers())
         return not self.books.backend.has_foreign_graphs(ours)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cgstate.errors import ConfigError
 from cgstate.lifecycle.states import EntryState
 from cgstate.lifecycle.steps import ComponentSteps
 from cgstate.routine import Routine
+from cgstate.runtime.admission import Admission
 from cgstate.runtime.config import ComponentConfig
 from cgstate.runtime.entry import Entry
+from cgstate.runtime.residency import EagerCalls
 from cgstate.runtime.stats import Counters, Fallback
+from cgstate.runtime.witness import Notice
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
@@ -34,23 +37,32 @@ class ComponentRecord(_Hot):
         entries: By descriptor: declared ones, live lazy ones, those that wait for the reclaimer, and those asked for by name.
         available: Snapshot of the descriptors that are bound; replaced, never changed.
         declared: The startup descriptors, as a snapshot.
+        order_key: Orders descriptors by size; None: they compare themselves.
+        admission: Which misses may capture.
+        answered: Calls answered by a graph, while summaries are logged.
+        eager: Its eager calls in progress.
+        inside: The component in whose eager breaks its graphs replay, sharing the domain; None: it has its own.
         held, capacity, epoch, resident: See the entry table.
     """
 
     __slots__ = (
+        "admission",
         "allows_lazy",
+        "answered",
         "available",
         "capacity",
-        "clock",
         "collective",
         "component_id",
         "concurrent_leases",
         "config",
         "counters",
         "declared",
+        "eager",
         "entries",
         "held",
+        "inside",
         "manager",
+        "order_key",
         "overlaps_capture",
         "routine",
         "startup_order",
@@ -64,6 +76,7 @@ class ComponentRecord(_Hot):
         config: ComponentConfig,
         *,
         startup_order: Sequence[Hashable] = (),
+        order_key: Callable[[Any], Any] | None = None,
         allows_lazy: bool = False,
         pure_lazy: bool = False,
         overlaps_capture: bool = False,
@@ -78,6 +91,7 @@ class ComponentRecord(_Hot):
         self.config = config
         self.startup_order = tuple(startup_order)
         self.declared: frozenset[Hashable] = frozenset(startup_order)
+        self.order_key = order_key
         self.allows_lazy = allows_lazy
         self.pure_lazy = pure_lazy
         self.overlaps_capture = overlaps_capture
@@ -88,8 +102,11 @@ class ComponentRecord(_Hot):
         self.held = 0
         self.epoch = 0
         self.resident = True
-        self.clock = 0
+        self.inside: ComponentRecord | None = None
+        self.answered = 0
+        self.eager = EagerCalls()
         self.counters = Counters(books.stats_detail)
+        self.admission = Admission(config.admit_after, protect=config.thrash_protection, limit=books.negative.limit)
         if config.max_extra_graphs == "unbounded" or routine is None:
             self.capacity = sys.maxsize
         else:
@@ -101,9 +118,22 @@ class ComponentRecord(_Hot):
         return self.component_id
 
     @property
+    def outermost(self) -> ComponentRecord:
+        """The component whose domain its entries belong to."""
+        return self if self.inside is None else self.inside.outermost
+
+    @property
     def has_room(self) -> bool:
         """Whether one more entry fits."""
         return self.held < self.capacity
+
+    def smaller(self, one: Hashable, other: Hashable) -> bool:
+        """Whether the component's order is known to say that ``one`` is smaller than ``other``; never for low-level entries."""
+        key: Callable[[Any], Any] = self.order_key or _itself
+        try:
+            return self.routine is not None and bool(key(one) < key(other))
+        except Exception:
+            return False  # an order of the declared descriptors need not know those of misses
 
     def entry(self, descriptor: Hashable) -> Entry:
         """The entry of a descriptor, made on first use; the lock is held.
@@ -137,11 +167,17 @@ class ComponentRecord(_Hot):
     def fall_back(self, reason: Fallback) -> None:
         """Count a call answered eagerly; the lock is held."""
         self.counters.fallbacks[reason] += 1
+        if self.manager.witness is not None:
+            self.manager.witness.notice(self, Notice.answered, reason)
 
     @property
     def live_hits(self) -> int:
         """Hits on the entries there are now."""
         return sum(entry.hits for entry in self.entries.values())
+
+
+def _itself(descriptor: Any) -> Any:
+    return descriptor
 
 
 def check_descriptor(component_id: str, descriptor: Hashable) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cgstate.runtime.pinned import by_input
+
 if TYPE_CHECKING:
     from cgstate.runtime.capture import Recording
     from cgstate.runtime.entry import Entry
@@ -18,6 +20,7 @@ def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRouti
     Raises:
         Exception: as `Transaction.capture`.
     """
+    entry = transaction.resolve(entry)
     descriptor = entry.descriptor
 
     def allocate() -> object:
@@ -34,6 +37,7 @@ def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRouti
     return transaction.capture_entry(
         entry,
         make,
+        pinned=by_input(routine, entry),
         allocate=allocate,
         inside=lambda: routine.capture_context(descriptor, entry.buffers),
         after=after,

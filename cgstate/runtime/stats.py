@@ -34,7 +34,9 @@ class Fallback(StrEnum):
     foreign = auto()
     """Another thread broke the lazy capture."""
     budget = auto()
-    """The lazy capture would have exceeded the byte budget."""
+    """The lazy capture would have exceeded the byte budget, or did."""
+    not_admitted = auto()
+    """The descriptor was not missed often enough yet."""
     autograd = auto()
     """Autograd would have recorded the call."""
     unavailable = auto()
@@ -43,6 +45,17 @@ class Fallback(StrEnum):
     """The call came from inside another call into the same pool."""
     vote = auto()
     """Another rank did not agree."""
+
+
+class Eviction(StrEnum):
+    """Why a graph was retired by choice."""
+
+    asked = auto()
+    """By `GraphManager.evict`."""
+    capacity = auto()
+    """To make place for another graph of the component."""
+    budget = auto()
+    """To make room in the byte budget."""
 
 
 OTHER = "other"
@@ -83,7 +96,7 @@ class ComponentStats:
         fallbacks: Calls answered eagerly, by reason.
         captures: Graphs bound.
         failures: Failed captures and launches, by kind.
-        evictions: Graphs retired by choice.
+        evicted: Graphs retired by choice, by cause.
         misses: Missed runtime keys, bounded; the rest under ``other``.
     """
 
@@ -91,7 +104,7 @@ class ComponentStats:
     fallbacks: Mapping[Fallback, int]
     captures: int
     failures: Mapping[FailureKind, int]
-    evictions: int
+    evicted: Mapping[Eviction, int]
     misses: Mapping[Hashable, int]
 
     def summary(self) -> str:
@@ -103,6 +116,11 @@ class ComponentStats:
             f"{self.calls} calls, {share:.1%} by graph, captures {self.captures}, evictions {self.evictions}"
             f"{f', eager: {reasons}' if reasons else ''}{f', failures: {failures}' if failures else ''}"
         )
+
+    @property
+    def evictions(self) -> int:
+        """Graphs retired by choice."""
+        return sum(self.evicted.values())
 
     @property
     def calls(self) -> int:
@@ -136,7 +154,7 @@ class Counters:
     detail: int
     retired_hits: int = 0
     captures: int = 0
-    evictions: int = 0
+    evicted: Counter[Eviction] = field(default_factory=Counter)
     fallbacks: Counter[Fallback] = field(default_factory=Counter)
     failures: Counter[FailureKind] = field(default_factory=Counter)
     misses: BoundedCounter = field(init=False)
@@ -151,6 +169,6 @@ class Counters:
             fallbacks=dict(self.fallbacks),
             captures=self.captures,
             failures=dict(self.failures),
-            evictions=self.evictions,
+            evicted=dict(self.evicted),
             misses=self.misses.snapshot(),
         )

@@ -6,7 +6,7 @@ machine. A transaction runs in one thread, inside `Books.exclusive`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum, auto
@@ -14,12 +14,24 @@ from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Stream
 from cgstate.backends.undo import UndoLog
-from cgstate.errors import CaptureActive, CaptureFailed, CGStateError, ConfigError, WrongThread, describe
+from cgstate.errors import (
+    BudgetExceeded,
+    CaptureActive,
+    CaptureFailed,
+    CGStateError,
+    ConfigError,
+    LiveAcrossBreak,
+    WrongThread,
+    describe,
+)
 from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
 from cgstate.lifecycle.world import Act
+from cgstate.runtime import pinned as pins
+from cgstate.runtime import residency, sharing
 from cgstate.runtime.capture import Attempt, MakeFunction, Recording, record
 from cgstate.runtime.entry import UNPOOLED, Entry
 from cgstate.runtime.failure import clear_frames
+from cgstate.runtime.pinned import Baked
 from cgstate.runtime.vote import Ballot
 
 if TYPE_CHECKING:
@@ -44,6 +56,7 @@ class Captured:
     entry: Entry
     recording: Recording
     buffers: object
+    baked: Baked
 
 
 class GateBusy(Exception):
@@ -79,15 +92,22 @@ class Transaction:
         make_fn: MakeFunction,
         *,
         stream: object = None,
+        pinned: Iterable[object] = (),
+        retain: Iterable[object] = (),
     ) -> object:
         """Record a graph for ``entry``; it is bound when the transaction commits.
 
         Args:
             entry: From `GraphManager.entry`.
             make_fn: Called with ``warmup`` outside the graph, before each warm-up round and once more before the capture; returns
-                the function to run.
+                the function to run. Where that is a generator function it yields `cgstate.Break`s, which run eagerly at each
+                replay, and what lies between them is recorded segment by segment.
             stream: A framework stream to capture on; default: the domain's own. A stream of yours may own library workspaces
                 outside the pool, so the domain then keeps its bytes until it is retired as a whole.
+            pinned: Tensors that the work uses where they are, and functions that return the tensor that is in a place now. Their
+                addresses are baked in; on each replay they are compared, and `StaleBinding` is raised if one has moved. The old
+                memory is kept until the entry is evicted.
+            retain: What else must live as long as the graph. The recorded function does anyway, with all that it closes over.
 
         Returns:
             What the recorded function returned: the static output.
@@ -95,12 +115,17 @@ class Transaction:
         Raises:
             IllegalTransition: the entry, its pool or the gate refuses; nothing was changed.
             CaptureFailed: the capture failed and was undone; the first error is the cause.
+            LiveAcrossBreak: it leaves something live across an eager break in which other graphs of its pool replay; it was undone,
+                and the transaction goes on.
             ConfigError: ``stream`` is not a stream of this device, or is its default stream.
         """
         if isinstance(entry, Entry) and entry.component.routine is not None:
             raise ConfigError(f"{entry.name} is captured by its component's routine; call capture_and_bind")
         adopted = None if stream is None else self._books.backend.adopt_stream(stream)
-        return self.capture_entry(entry, make_fn, stream=adopted).output
+        if not isinstance(retain, Iterable):
+            raise ConfigError(f"retain must be a sequence of objects, not {retain!r}")
+        sources = pins.by_position(self._books.backend, pinned)
+        return self.capture_entry(entry, make_fn, stream=adopted, pinned=sources, retain=tuple(retain), retain_function=True).output
 
     def capture_entry(
         self,
@@ -108,6 +133,9 @@ class Transaction:
         make: MakeFunction,
         *,
         stream: Stream | None = None,
+        pinned: Callable[[], Mapping[str, object]] | None = None,
+        retain: tuple[object, ...] = (),
+        retain_function: bool = False,
         allocate: Callable[[], object] | None = None,
         inside: Callable[[], AbstractContextManager[object]] = nullcontext,
         after: Callable[[], None] | None = None,
@@ -121,15 +149,18 @@ class Transaction:
             raise ConfigError(f"capture takes an entry and a function that makes the work, not {entry!r} and {make!r}")
         if entry.manager is not books:
             raise ConfigError(f"{entry.name} belongs to another manager")
+        entry = self.resolve(entry)
         if stream is not None and not stream.handle:
             raise ConfigError("a capture cannot run on the default stream")
         if self.kind is not TransactionKind.lazy and not entry.component.has_room:
             books.reclaimer.finish()  # a lease that ended meanwhile may have left something to wait for
         books.point("capture_begin")
         pool, stream = self._begin(entry, stream)
+        before = pool.charged
         undo = UndoLog()
         buffers: object = None
         recording: Recording | None = None
+        baking = pins.Baking(books.backend, make, pinned, retain=retain, retain_function=retain_function)
         try:
             self._follow(pool, stream)
             books.backend.keep_generator(undo)  # first: buffers may be made of random numbers, too
@@ -147,8 +178,12 @@ class Transaction:
                 prime=not pool.domain.adopted,
                 rounds=books.warmup_rounds,
             )
-            recording = record(attempt, make, inside(), undo)
+            recording = record(attempt, baking, inside(), undo)
+            baked = baking.finish()
+            sharing.check_recording(entry, recording.graph)
             done = stream.record()
+            if self.kind is not TransactionKind.profile:
+                books.budget.inspect(entry)
             undo.succeed()
         except BaseException as error:
             if recording is not None:  # recorded, but the steps that always run have raised: what would undo it is forgotten by now
@@ -161,16 +196,28 @@ class Transaction:
                     raise
                 raise failure from error
             finally:
+                baking.forget()
                 failure = buffers = recording = None  # this frame is part of the traceback: keep nothing alive, make no cycle
         books.point("capture_end")
         with books.gate.lock:
             entry.capture_end()
             pool.end()
             pool.turn.disturb(done)
-            self.captured.append(Captured(entry, recording, buffers))
+            self.captured.append(Captured(entry, recording, buffers, baked))
             self._release_gate()
-            pool.measure()
+            books.budget.note(entry, pool.measure() - before, alone=not before)
         return recording
+
+    def resolve(self, entry: Entry) -> Entry:
+        """The entry that is recorded for ``entry``: itself.
+
+        Raises:
+            ConfigError: the manager has forgotten it, so that what was bound to it could never be retired.
+        """
+        record = entry.component
+        if self._books.components.get(record.component_id) is not record or record.entries.get(entry.descriptor) is not entry:
+            raise ConfigError(f"{entry.name} is forgotten; ask the manager for the entry again")
+        return entry
 
     def _begin(self, entry: Entry, stream: Stream | None) -> tuple[Pool, Stream]:
         """Take the gate and step entry, pool and component; nothing is changed if anything refuses."""
@@ -180,22 +227,28 @@ class Transaction:
         with gate.lock:
             books.check_open("capture")
             self._await_gate(thread, entry.domain)
+            self._check_break(thread, entry)
+            residency.check_capture(entry)
             domain, before = entry.domain, entry.pool
             blocked = books.blocked(entry.component, entry.descriptor, explicit=self.kind is not TransactionKind.lazy)
+            owner = getattr(entry, "transaction", self)
             entry.transaction = self
             pool = domain.pool  # a retired generation is followed by a new one
             entry.pool = pool if pool is not None and pool.state not in (PoolState.RETIRED, PoolState.GONE) else UNPOOLED
             try:
                 if not entry.may_capture_begin(blocked=blocked):
                     entry.capture_begin(blocked=blocked)  # raises the refusal
+                if self.kind is not TransactionKind.profile:
+                    books.budget.foresee(entry)
                 entry.pool = domain.open_pool(books)
                 if stream is None:
                     stream = domain.open_stream(books)
                 else:
                     domain.adopted = True
             except BaseException as error:
-                entry.pool = before
-                if isinstance(error, CGStateError) or not isinstance(error, Exception):
+                entry.pool, entry.transaction = before, owner  # it may hold a recording that is not bound yet
+                refusal = isinstance(error, CGStateError) and not isinstance(error, BudgetExceeded)
+                if refusal or not isinstance(error, Exception):
                     raise
                 raise self._not_begun(entry, error) from error
             entry.capture_begin(blocked=blocked)
@@ -206,9 +259,9 @@ class Transaction:
             return entry.pool, stream
 
     def _not_begun(self, entry: Entry, error: Exception) -> CaptureFailed:
-        """The device gave no pool or no stream; no state has moved. The lock is held."""
+        """The budget has no room, or the device gave no pool or no stream; no state has moved. The lock is held."""
         books = self._books
-        kind = books.backend.failure_kind(error) or FailureKind.USER
+        kind = books.kind_of(error)
         self._failed_once = True
         if self.kind is not TransactionKind.profile:
             books.note_failure(entry, kind, error)
@@ -260,6 +313,23 @@ class Transaction:
                 gate.pending = 0
                 gate.notify()
 
+    def _check_break(self, thread: int, entry: Entry) -> None:
+        """Refuse to record into a pool while a call of this thread waits there in an eager break; the lock is held.
+
+        What that call has left there is free for the allocator, which knows nothing of replays: a workspace could be made in it.
+        Entries that are declared to replay in the break find nothing left.
+
+        Raises:
+            GateBusy: the capture is lazy, and those never wait.
+            CaptureActive: the capture is not.
+        """
+        turn = entry.domain.pool.turn if entry.domain.pool is not None else None
+        if turn is None or turn.owner != thread or turn.breaking in (None, entry.component.inside):
+            return
+        if self.kind is TransactionKind.lazy:
+            raise GateBusy
+        raise self._books.refuse("capture", "this thread is not inside an eager break of the pool's", CaptureActive)
+
     def _release_gate(self) -> None:
         gate = self._books.gate
         gate.holder = 0
@@ -271,30 +341,40 @@ class Transaction:
             record.begin()
             self._components[record.component_id] = record
 
+    def _exclude(self, record: ComponentRecord) -> None:
+        """Let go of a component none of whose entries was recorded, after a refusal; the lock is held."""
+        if record.component_id in self._components and not any(each.entry.component is record for each in self.captured):
+            del self._components[record.component_id]
+            if record.state is EntryState.CAPTURING:
+                record.abort()
+
     def _failed(self, entry: Entry, pool: Pool, buffers: object, error: BaseException, undo: UndoLog) -> CaptureFailed | None:
         """Step everything back after the undo log ran; the error to raise, or None to let ``error`` itself go on."""
         books = self._books
-        kind = books.backend.failure_kind(error) or FailureKind.USER
+        kind = books.kind_of(error)
         if undo.errors and self._device_lost():
             kind = FailureKind.DEVICE
-        ours = isinstance(error, Exception)
-        self._failed_once = True
+        refused = isinstance(error, LiveAcrossBreak) and self.kind is not TransactionKind.lazy
+        ours = isinstance(error, Exception) and not refused
+        self._failed_once = self._failed_once or not refused
         with books.gate.lock:
             if ours:
                 entry.capture_fail()
                 if self.kind is not TransactionKind.profile:
                     books.note_failure(entry, kind, error)
             else:
-                entry.abort()  # an interrupt is no failure of the entry
+                entry.abort()  # neither an interrupt nor a refusal is a failure of the entry
             pool.fail()
             books.retire_attempt(entry, buffers)
             if kind is FailureKind.DEVICE:
                 books.lose_device()
             if ours and self.kind is TransactionKind.explicit and entry.component.state is EntryState.CAPTURING:
                 entry.component.fail()
+            if refused:
+                self._exclude(entry.component)
             self._release_gate()
             try:
-                pool.measure()
+                pool.measure(failed=True)
             except Exception as problem:
                 undo.errors.append(("measure the pool", problem))
         if not ours:
@@ -362,7 +442,7 @@ class Transaction:
     def _bind(self, captured: Captured) -> None:
         entry, recording = captured.entry, captured.recording
         entry.bind()
-        entry.load(recording.graph, recording.output, captured.buffers, uses_random=recording.uses_random)
+        entry.load(recording.graph, recording.output, captured.buffers, uses_random=recording.uses_random, baked=captured.baked)
         entry.component.counters.captures += 1
         self._books.negative.forget(entry.component.component_id, entry.descriptor)
 
@@ -377,7 +457,7 @@ class Transaction:
                     continue  # bound
                 entry.abort()
                 entry.graph = captured.recording.graph
-                books.retire_attempt(entry, (captured.buffers, captured.recording.output))
+                books.retire_attempt(entry, (captured.buffers, captured.recording.output, captured.baked))
             self.captured.clear()
             for record in self._components.values():
                 if record.state is EntryState.CAPTURING:

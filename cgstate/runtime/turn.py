@@ -8,8 +8,13 @@ fence costs one integer comparison.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cgstate.backends.base import Backend, Event, Stream
 from cgstate.errors import CaptureActive
+
+if TYPE_CHECKING:
+    from cgstate.runtime.record import ComponentRecord
 
 NO_STREAM = -1
 """No raw stream handle: makes the next work look at the fences."""
@@ -27,6 +32,8 @@ class Turn(_Hot):
     Attributes:
         owner: Thread whose call has the turn now; 0 when nobody.
         exclusive: Whether that call keeps captures by other threads out.
+        breaking: Component whose graph waits in an eager break of that call now; None otherwise. Only the owner sets it.
+        outer: The breaks that calls made inside them are nested in, innermost last: each has taken the turn once more.
         latest: Token of the last replay, for who holds its output; None once something else was replayed. The output has expired
             for everybody whose token it is not.
         last_handle: Raw handle of the stream of the last work; `NO_STREAM` when there is something to wait for.
@@ -35,17 +42,39 @@ class Turn(_Hot):
         followed: Raw handle of the stream that the last `follow` waited for; for the audit.
     """
 
-    __slots__ = ("__weakref__", "exclusive", "followed", "last_stream", "name", "waits")
+    __slots__ = ("__weakref__", "breaking", "exclusive", "followed", "last_stream", "name", "outer", "waits")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.owner = 0
         self.exclusive = False
+        self.breaking: ComponentRecord | None = None
+        self.outer: list[ComponentRecord] = []
         self.latest: object = None
         self.last_handle = NO_STREAM
         self.last_stream: Stream | None = None
         self.waits: list[Event] = []
         self.followed = NO_STREAM
+
+    def take(self, thread: int) -> None:
+        """Give it to ``thread``, which nests a call into its own break if it has it already; the lock is held."""
+        if self.breaking is not None:
+            self.outer.append(self.breaking)
+            self.breaking = None
+        self.owner = thread
+
+    def give(self) -> None:
+        """Take it back; a nested call gives it to the break that it was made in. The lock is held."""
+        if self.outer:
+            self.breaking = self.outer.pop()
+        else:
+            self.breaking = None
+            self.owner = 0
+
+    def lets_in(self, thread: int, handle: int, inside: ComponentRecord | None) -> bool:
+        """Whether its owner may take it once more: in a break of the component ``inside``, from the same thread and stream."""
+        same = self.owner == thread and self.last_stream is not None and self.last_stream.handle == handle
+        return same and self.breaking is not None and self.breaking is inside
 
     def follow(self, handle: int, backend: Backend) -> None:
         """Order the caller's current stream, whose raw handle is ``handle``, after all work so far.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -125,3 +127,19 @@ def test_an_act_that_raises_does_not_keep_the_others(caplog: pytest.LogCaptureFi
     quiet.close(0)
     assert done == ["next"]
     assert "going on" in caplog.text
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_looking_at_a_value_does_not_keep_its_tensors_alive(shape: Any) -> None:
+    tensor = torch.arange(6.0)
+    gone = weakref.ref(tensor)
+    value = shape(tensor)
+    gc.disable()
+    try:
+        nbytes(value)
+        requires_grad(value)
+        clone(value)
+        del value, tensor
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -66,9 +66,24 @@ def test_the_failed_begin_on_a_latched_pool_poisons_the_generator(device: SimDev
     pool, stream = device.pool_handle(), device.new_stream()
     captured(device, lambda: device.zeros(4), stream, pool)[0].destroy()
     with pytest.raises(SimInternalAssert), device.on_stream(stream):
-        captured(device, lambda: None, stream, pool)
+        SimGraph(device).capture_begin(pool, CaptureErrorMode.global_)
     with pytest.raises(SimGeneratorError):
         device.rand(4)
+
+
+@pytest.mark.parametrize("output_lives", [False, True])
+def test_the_flush_on_entering_the_context_opens_a_latched_pool_that_holds_no_memory(device: SimDevice, output_lives: bool) -> None:
+    """P1: the id is unknown to both allocators then, and so as good as new."""
+    pool, stream = device.pool_handle(), device.new_stream()
+    graph, output = captured(device, lambda: device.zeros(100), stream, pool)
+    held = output if output_lives else None
+    del output
+    graph.destroy()
+    if held is None:
+        captured(device, lambda: device.zeros(100), stream, pool)
+    else:
+        with pytest.raises(SimInternalAssert):
+            captured(device, lambda: device.zeros(100), stream, pool)
 
 
 def test_an_anchored_pool_survives_its_last_graph_and_returns_its_bytes_when_dropped(device: SimDevice) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
-from cgstate.backends.base import CaptureErrorMode
-from cgstate.backends.sim import SimBackend, SimGraph, SimTensor
+from cgstate.backends.base import Backend, CaptureErrorMode, Event, Graph, MemoryPool, Stream
+from cgstate.backends.sim import SimBackend, SimEvent, SimGraph, SimPool, SimStream, SimTensor
 from cgstate.backends.sim.errors import SimOutOfMemory
 from cgstate.backends.sim.faults import InjectedFault
 from cgstate.backends.undo import UndoLog
@@ -44,6 +45,13 @@ def test_a_handle_whose_maker_never_got_it_does_not_leak(backend: SimBackend) ->
     assert backend.footprint().pools == {}
 
 
+def test_memory_whose_caller_never_got_it_does_not_leak(backend: SimBackend) -> None:
+    backend.faults.inject("allocate", when="after")
+    with pytest.raises(InjectedFault):
+        backend.sim.empty(4)
+    assert backend.sim.allocated_bytes() == 0
+
+
 def test_the_nth_call_from_now_on_fails_once_with_the_given_error(backend: SimBackend) -> None:
     backend.sim.zeros(1)
     error = SimOutOfMemory("injected")
@@ -78,7 +86,51 @@ def test_calls_are_counted_from_one(backend: SimBackend) -> None:
         backend.faults.inject("flush", nth=0)
 
 
-def test_every_call_that_a_scenario_makes_can_be_broken_in_turn() -> None:
+def test_a_fault_that_could_never_be_raised_is_refused(backend: SimBackend) -> None:
+    with pytest.raises(ValueError, match="no call is named 'flsh'"):
+        backend.faults.inject("flsh")
+    for step in ("launch", "undo: heal the generator", "flush"):
+        backend.faults.inject(step, when="after")
+
+
+ASK_NOTHING_OF_THE_DEVICE = {
+    "Backend": {
+        "address",
+        "allocating_mode",
+        "check_static",
+        "current_handle",
+        "device",
+        "failure_kind",
+        "grad_enabled",
+        "index",
+        "mebibyte",
+        "name",
+        "nbytes",
+        "on_stream",
+        "recording_mode",
+        "requires_grad",
+        "storage",
+        "tensor",
+    },
+    "Stream": {"handle"},
+    "Event": set(),
+    "MemoryPool": {"id"},
+    "Graph": set(),
+}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind"),
+    [(Backend, SimBackend), (Stream, SimStream), (Event, SimEvent), (MemoryPool, SimPool), (Graph, SimGraph)],
+)
+def test_every_call_of_the_backend_protocol_can_be_broken(protocol: type, kind: type) -> None:
+    asked = {name for name in vars(protocol) if not name.startswith("_")} - ASK_NOTHING_OF_THE_DEVICE[protocol.__name__]
+    broken = {name for name in asked if hasattr(getattr(kind, name), "__wrapped__")}
+    assert asked - broken == ({"flush"} if kind is SimBackend else set())  # the device's own call of that name can be
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_every_call_that_a_scenario_makes_can_be_broken_in_turn(when: Literal["before", "after"]) -> None:
     """The counter lists the calls; breaking the k-th of each, the scenario fails at it and nowhere else."""
 
     def scenario(backend: SimBackend) -> None:
@@ -87,6 +139,8 @@ def test_every_call_that_a_scenario_makes_can_be_broken_in_turn() -> None:
         graph.replay()
         backend.clone([out])
         event.synchronize()
+        backend.sim.tensor([1.0]).tolist()
+        backend.sim.synchronize()
         graph.destroy()
         backend.flush()
 
@@ -97,7 +151,7 @@ def test_every_call_that_a_scenario_makes_can_be_broken_in_turn() -> None:
     for name, count in calls.items():
         for nth in range(1, count + 1):
             backend = SimBackend()
-            backend.faults.inject(name, nth=nth)
+            backend.faults.inject(name, when=when, nth=nth)
             with pytest.raises(InjectedFault, match=name):
                 scenario(backend)
             assert backend.faults.calls[name] == nth

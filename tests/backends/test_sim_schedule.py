@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from random import Random
 from threading import Thread
@@ -18,8 +18,10 @@ from cgstate.backends.sim.errors import (
     CAPTURE_UNJOINED,
     CAPTURE_WRONG_THREAD,
     CAPTURED_EVENT,
+    DEVICE_ASSERT,
     ILLEGAL_HANDLE,
     ILLEGAL_STATE,
+    NOT_PERMITTED,
     SimAcceleratorError,
     SimError,
 )
@@ -167,6 +169,99 @@ def test_the_current_stream_does_not_follow_a_context_into_another_thread(device
         thread.start()
         thread.join()
     assert handles == [0, 0]
+
+
+def test_a_thread_keeps_its_current_stream_in_whichever_context_it_runs(device: SimDevice) -> None:
+    stream = device.new_stream()
+    Context().run(device.set_stream, stream)
+    assert (device.current_handle(), Context().run(device.current_handle)) == (stream.handle, stream.handle)
+    device.set_stream(device.default_stream)
+
+
+def test_a_greenlet_is_a_thread_of_its_own(device: SimDevice) -> None:
+    greenlet = pytest.importorskip("greenlet").greenlet
+    mine, its = device.new_stream(), device.new_stream()
+    handles: list[int] = []
+
+    def other() -> None:
+        handles.append(device.current_handle())
+        device.set_stream(its)
+        main.switch()
+        handles.append(device.current_handle())
+
+    main, thread = greenlet.getcurrent(), greenlet(other)
+    with device.on_stream(mine):
+        thread.switch()
+        handles.append(device.current_handle())
+        thread.switch()
+    assert handles == [0, mine.handle, its.handle]
+
+
+def test_streams_and_events_of_another_device_are_refused(device: SimDevice) -> None:
+    other = SimDevice()
+    with pytest.raises(ConfigError, match="not an event of"):
+        device.default_stream.wait(other.default_stream.record())
+    with pytest.raises(ValueError, match="not a stream of"):
+        device.set_stream(other.new_stream())
+
+
+def test_a_kernel_cannot_wait_for_the_device_that_runs_it(device: SimDevice) -> None:
+    x = device.zeros(1)
+    codes: list[int] = []
+
+    def kernel() -> tuple[()]:
+        codes.extend(map(code_of, (device.synchronize, device.default_stream.synchronize, x.item, device.step)))
+        assert device.flush() == 0
+        x.fill_(2.0)
+        return ()
+
+    device.launch("kernel", kernel, (), ())
+    assert x.item() == 2.0
+    assert codes == [NOT_PERMITTED] * 4
+
+
+def test_an_exception_in_a_kernel_ends_its_launch_and_nothing_else(device: SimDevice) -> None:
+    """Whoever moves the clock gets to see it."""
+    log: list[str] = []
+
+    def fail() -> tuple[()]:
+        raise ZeroDivisionError
+
+    def body() -> None:
+        log_on(device, device.current_stream(), log, "first")
+        device.launch("fail", fail, (), ())
+        log_on(device, device.current_stream(), log, "never")
+
+    graph, _ = captured(device, body, device.new_stream())
+    graph.replay()
+    log_on(device, device.default_stream, log, "next")
+    with pytest.raises(ZeroDivisionError):
+        device.synchronize()
+    device.synchronize()
+    assert log == ["first", "next"]
+
+
+@pytest.mark.parametrize("results", [[[1.0]], [[1.0, 2.0], [3.0]], []])
+def test_a_kernel_that_returns_the_wrong_values_writes_nothing(device: SimDevice, results: list[list[float]]) -> None:
+    x = device.zeros(2)
+    device.launch("wrong", lambda: results, (), (x,))
+    with pytest.raises(ValueError, match="kernel"):
+        device.synchronize()
+    assert x.tolist() == [0.0, 0.0]
+
+
+def test_a_kernel_that_loses_the_context_is_the_last_to_run(device: SimDevice) -> None:
+    log: list[str] = []
+
+    def lose() -> tuple[()]:
+        device.lose()
+        return ()
+
+    device.launch("lose", lose, (), ())
+    log_on(device, device.default_stream, log, "after")
+    assert code_of(device.synchronize) == DEVICE_ASSERT
+    assert not device.step()
+    assert log == []
 
 
 def test_threads_with_pools_and_streams_of_their_own_do_not_disturb_each_other() -> None:

@@ -57,6 +57,46 @@ def test_views_share_memory_and_show_the_right_cells(device: SimDevice) -> None:
         x.reshape(4)
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
+def test_tensors_without_elements_are_tensors(device: SimDevice, shape: tuple[int, ...]) -> None:
+    x = device.zeros(*shape)
+    assert x.clone().tolist() == x.tolist()
+    assert kernels.softmax(x).shape == kernels.relu(x).shape == shape
+    assert device.rand(*shape).numel() == 0
+    if len(shape) == 2:
+        assert x.t().fill_(1.0).clone().tolist() == [[]] * shape[1]
+    device.synchronize()
+
+
+def test_kernels_over_nothing_give_zeros_or_nothing(device: SimDevice) -> None:
+    empty = kernels.matmul(device.zeros(2, 0), device.zeros(0, 3)).tolist()
+    assert repr(empty) == "[[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]"
+    assert kernels.matmul(device.zeros(0, 2), device.zeros(2, 3)).tolist() == []
+    assert kernels.embedding(device.zeros(1), device.zeros(3, 0)).tolist() == [[]]
+    with pytest.raises(ValueError, match="0 frames"):
+        kernels.conv_transpose1d(device.zeros(1, 0), device.zeros(1, 1, 2), 1)
+
+
+def test_there_are_no_tensors_of_negative_length(device: SimDevice) -> None:
+    x = device.zeros(4)
+    for make in (device.empty, device.zeros, device.rand, x.reshape, lambda *shape: x.new_empty(shape)):
+        with pytest.raises(ValueError, match="negative length"):
+            make(-2, -2)
+    for dim in (-1, 1):
+        with pytest.raises(IndexError):
+            x.narrow(dim, 0, 1)
+    assert device.allocated_bytes() == x.storage.nbytes
+
+
+def test_a_copy_between_views_that_overlap_reads_before_it_writes(device: SimDevice) -> None:
+    x = device.tensor([[1.0, 2.0], [3.0, 4.0]])
+    x.copy_(x.t())
+    assert x.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    y = device.tensor([1.0, 2.0, 3.0])
+    y.narrow(0, 1, 2).copy_(y.narrow(0, 0, 2))
+    assert y.tolist() == [1.0, 1.0, 2.0]
+
+
 def test_a_view_keeps_the_storage_alive(device: SimDevice) -> None:
     view = device.tensor([1.0, 2.0]).narrow(0, 1, 1)
     device.flush()

@@ -24,6 +24,28 @@ def test_every_seed_and_length_passes(seed: int, requests: int) -> None:
     assert result.check.worst <= TOLERANCE
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_torch_vocoder_runs_on_the_simulator(seed: int) -> None:
+    pytest.importorskip("torch")
+    from cgstate.demo.vocoder_torch import TorchVocoder
+
+    result = job.run(TorchVocoder(SimBackend(), seed), seed=seed, requests=50)
+    assert result.passed, [chapter for chapter in result.chapters if not chapter.holds]
+    assert result.check.outputs == 50 + len(job.LONG)
+    assert result.check.by_graph > 25
+    assert result.check.worst <= TOLERANCE
+
+
+@pytest.mark.torch
+def test_the_model_is_chosen_at_the_command_line() -> None:
+    pytest.importorskip("torch")
+    done = command("--backend", "sim", "--model", "torch", "--requests", "50", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["result"]["passed"] is True
+    assert not done.stderr
+
+
 def test_a_graph_that_computes_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     vocoder = SimVocoder(SimBackend(), 0)
     honest = vocoder.synthesize
@@ -53,7 +75,13 @@ def test_json_is_one_document_on_stdout() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["--requests", "3"], 2), (["--requests", "x"], 2), (["--nonsense"], 2), (["--backend", "abacus"], 2)],
+    [
+        (["--requests", "3"], 2),
+        (["--requests", "x"], 2),
+        (["--nonsense"], 2),
+        (["--backend", "abacus"], 2),
+        (["--backend", "cuda", "--model", "sim"], 2),
+    ],
 )
 def test_a_users_mistake_is_exit_2_without_a_traceback(arguments: list[str], code: int) -> None:
     done = command(*arguments)

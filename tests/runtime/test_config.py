@@ -26,6 +26,15 @@ WRONG: dict[str, Any] = {
     "no count": {"toy": {"max_extra_graphs": None}},
     "a count in words": {"toy": {"max_extra_graphs": "Unbounded"}},
     "a list as a count": {"toy": {"max_extra_graphs": [1]}},
+    "zero misses": {"toy": {"admit_after": 0}},
+    "negative misses": {"toy": {"admit_after": -1}},
+    "a boolean number of misses": {"toy": {"admit_after": True}},
+    "a float number of misses": {"toy": {"admit_after": 2.0}},
+    "no number of misses": {"toy": {"admit_after": None}},
+    "misses in words": {"toy": {"admit_after": "2"}},
+    "protection as a number": {"toy": {"thrash_protection": 1}},
+    "protection in words": {"toy": {"thrash_protection": "no"}},
+    "no protection said so": {"toy": {"thrash_protection": None}},
     "unknown isolation": {"toy": {"isolation": "none"}},
     "a number as isolation": {"toy": {"isolation": 1}},
     "a list as isolation": {"toy": {"isolation": ["shared"]}},
@@ -51,12 +60,13 @@ def test_a_wrong_configuration_is_refused_before_any_device_work(name: str) -> N
     bench.answers()
 
 
-@pytest.mark.parametrize("extra", [1, 4, "unbounded"])
-def test_extra_graphs_need_a_lazy_mode(extra: object) -> None:
+@pytest.mark.parametrize("key", ["max_extra_graphs", "admit_after"])
+@pytest.mark.parametrize("count", [2, 4, "unbounded"])
+def test_what_is_about_lazy_graphs_needs_a_lazy_mode(key: str, count: object) -> None:
     bench = Bench()
-    with pytest.raises(ConfigError, match="lazy"):
-        bench.manager.prepare([bench.component], {"toy": {"max_extra_graphs": extra}})
-    bench.manager.prepare([bench.component], {"toy": {"max_extra_graphs": 0}})
+    with pytest.raises(ConfigError, match=key):
+        bench.manager.prepare([bench.component], {"toy": {key: count}})
+    bench.manager.prepare([bench.component], {"toy": {"max_extra_graphs": 0, "admit_after": 1, "thrash_protection": False}})
 
 
 def test_components_that_are_not_named_stay_eager() -> None:
@@ -82,7 +92,7 @@ def test_a_component_may_have_keys_of_its_own() -> None:
     assert parsed == {"a": ComponentConfig(2, Isolation.shared, {"window": [1]})}
 
 
-@pytest.mark.parametrize("key", ["max_extra_graphs", "isolation"])
+@pytest.mark.parametrize("key", ["max_extra_graphs", "isolation", "admit_after", "thrash_protection"])
 def test_a_component_may_not_take_a_key_of_the_librarys(key: str) -> None:
     bench = Bench()
     with pytest.raises(ConfigError, match=key):
@@ -106,6 +116,7 @@ MANAGERS: dict[str, dict[str, Any]] = {
             "negative_cache": [0, -1, True, 2.0, None],
             "stats_detail": [0, -1, False, "x"],
             "summary_every": [-1, True, 1.0, None],
+            "budget_bytes": [0, -1, True, 1.5, "1GiB"],
             "check": [1, "yes", None],
             "owner_thread": [1, "no", None],
             "isolation": ["none", 1, None, ["shared"]],

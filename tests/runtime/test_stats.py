@@ -219,9 +219,16 @@ def capture_busy() -> Bench:
     return bench
 
 
+def not_admitted() -> Bench:
+    config = {"max_extra_graphs": 1, "admit_after": 2}
+    bench = Bench(descriptors=(4,), mode=CaptureMode.PRECAPTURE_LAZY, lazy=(8,), config=config).serving()
+    bench.call(8)
+    return bench
+
+
 REASONS: list[Callable[[], Bench]] = [
     miss, not_serving, closed, in_capture, capture_busy, capacity, blocked, rejected, oom, foreign, budget, autograd, unavailable,
-    turn_held, vote,
+    turn_held, vote, not_admitted,
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from cgstate.backends.base import CaptureErrorMode, Footprint, Graph, MemoryPool, Stream
+from cgstate.backends.base import CaptureErrorMode, DeviceMemory, Footprint, Graph, MemoryPool, Stream
 from cgstate.backends.cuda import capture, failures, generator, pools, probe, workspaces
 from cgstate.backends.cuda import values as nested
 from cgstate.backends.cuda.driver import driver
@@ -113,6 +113,14 @@ class CudaBackend:
         """As `base.Backend.prime_workspaces`. In the thread that captures: every host thread has workspaces of its own."""
         workspaces.prime(self._pool(pool), self._stream(stream))
 
+    def hold(self, pool: MemoryPool, stream: Stream, nbytes: int) -> object:
+        """As `base.Backend.hold`. Nothing is allocated in a host engine's pool of which only the id is known."""
+        mem_pool = self._pool(pool).mem_pool
+        if mem_pool is None:
+            return None
+        with torch.cuda.stream(self._stream(stream).torch_stream), torch.cuda.use_mem_pool(mem_pool, self._index):
+            return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+
     def clear_workspaces(self) -> bool:
         """As `base.Backend.clear_workspaces`."""
         return workspaces.clear(self._index)
@@ -135,6 +143,16 @@ class CudaBackend:
     def allocated_bytes(self) -> int:
         """As `base.Backend.allocated_bytes`."""
         return torch.cuda.memory_allocated(self._index)
+
+    @property
+    def mebibyte(self) -> int:
+        """As `base.Backend.mebibyte`."""
+        return 1 << 20
+
+    def device_memory(self) -> DeviceMemory:
+        """As `base.Backend.device_memory`."""
+        free, _ = torch.cuda.mem_get_info(self._index)
+        return DeviceMemory(free, torch.cuda.memory_reserved(self._index))
 
     def footprint(self) -> Footprint:
         """As `base.Backend.footprint`."""
@@ -201,6 +219,9 @@ class CudaBackend:
     grad_enabled = staticmethod(torch.is_grad_enabled)
     requires_grad = staticmethod(nested.requires_grad)
     nbytes = staticmethod(nested.nbytes)
+
+    address = staticmethod(nested.address)
+    storage = staticmethod(nested.storage)
 
     # -- arguments ----------------------------------------------------------------------------------------------------
 

@@ -115,6 +115,8 @@ class Capture:
         except RuntimeError as error:
             # Somebody else's routing of this pool is open, and ours was not added to it: not ours to end.
             self._routing = "already recording" not in str(error)
+            if "use_count > 0" in str(error):  # a foreign pool that its owner let go, of which only the id was known
+                raise PoolRetired("pool", repr(self.pool), "RETIRED", "begin", "its owner keeps it open") from error
             raise
         self.phase = Phase.open
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
 
+from cgstate.backends.base import SegmentView
 from cgstate.backends.cuda.immortal import immortalise
 from cgstate.backends.cuda.quiet import quiet
 from cgstate.errors import ConfigError
@@ -64,6 +65,14 @@ class CudaPool:
     def reserved_bytes(self) -> Mapping[int, int]:
         """As `base.MemoryPool.reserved_bytes`."""
         return reserved_by_stream(self.id, self.index)
+
+    def segments(self) -> Sequence[SegmentView]:
+        """As `base.MemoryPool.segments`."""
+        return views_of(self.id, self.index)
+
+    def workspace_bytes(self) -> int:
+        """As `base.MemoryPool.workspace_bytes`."""
+        return sum(workspaces_of.get(self.id, {}).values())
 
     def use_count(self) -> int:
         """As `base.MemoryPool.use_count`. The two anchors count as one, so recording the anchor graph changes nothing."""
@@ -111,6 +120,14 @@ class ForeignPool:
         """As `base.MemoryPool.reserved_bytes`."""
         return reserved_by_stream(self.id, self.index)
 
+    def segments(self) -> Sequence[SegmentView]:
+        """As `base.MemoryPool.segments`."""
+        return views_of(self.id, self.index)
+
+    def workspace_bytes(self) -> int:
+        """As `base.MemoryPool.workspace_bytes`: none is kept of a pool of somebody else's."""
+        return 0
+
     def use_count(self) -> int | None:
         """As `base.MemoryPool.use_count`. Known only where the pool was given as a `torch.cuda.MemPool`."""
         return None if self.mem_pool is None else self.mem_pool.use_count()
@@ -121,8 +138,8 @@ class ForeignPool:
 
 AnyPool: TypeAlias = CudaPool | ForeignPool
 
-workspaces_of: dict[PoolId, dict[Workspace, bool]] = {}
-"""The library workspaces of each live pool of ours, and whether each was born in the pool. Kept by `workspaces`."""
+workspaces_of: dict[PoolId, dict[Workspace, int]] = {}
+"""The library workspaces of each live pool of ours, with the bytes that each took there; 0: born elsewhere. By `workspaces`."""
 
 dropped_ids: dict[int, set[PoolId]] = defaultdict(set)
 """Ids of dropped pools that may still hold cached memory, by device."""
@@ -131,6 +148,19 @@ dropped_ids: dict[int, set[PoolId]] = defaultdict(set)
 def reserved_by_stream(pool_id: PoolId, index: int) -> dict[int, int]:
     """Bytes of a pool's segments on a device, by the handle of the stream that owns them."""
     return _by_stream(pool_id, index, "total_size")
+
+
+def views_of(pool_id: PoolId, index: int) -> list[SegmentView]:
+    """A pool's segments on a device."""
+    return [
+        SegmentView(
+            stream=int(segment["stream"]),
+            reserved=int(segment["total_size"]),
+            live=int(segment["allocated_size"]),
+            small=segment["segment_type"] == "small",
+        )
+        for segment in segments(index, pool_id)
+    ]
 
 
 def reserved_by_pool(index: int) -> dict[Hashable, int]:

@@ -15,7 +15,25 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from cgstate.errors import ConfigError
+
 T = TypeVar("T")
+
+
+def address(tensor: object) -> int:
+    """As `base.Backend.address`. Tensors of pinned host memory have one, too.
+
+    Raises:
+        ConfigError: not a tensor.
+    """
+    if not isinstance(tensor, Tensor):
+        raise ConfigError(f"not a tensor, so that it has no address: {tensor!r}")
+    return tensor.data_ptr()
+
+
+def storage(tensor: object) -> object:
+    """As `base.Backend.storage`."""
+    return tensor.untyped_storage() if isinstance(tensor, Tensor) else None
 
 
 def clone(output: T) -> T:
@@ -78,8 +96,13 @@ def _parts(value: object) -> list[object]:
 
 
 def _opened(value: object) -> tuple[list[object], pytree.TreeSpec]:
-    """One layer of ``value`` taken off; ``[value]`` if pytree does not know its class."""
-    return pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
+    """One layer of ``value`` taken off; ``[value]`` if pytree does not know its class.
+
+    torch's flattening leaves a reference cycle that holds its ``is_leaf``. That one must not know ``value``: tensors would stay
+    alive until the garbage collector comes.
+    """
+    asked = iter((False,))  # about ``value`` first, then about its parts
+    return pytree.tree_flatten(value, is_leaf=lambda part: next(asked, True))
 
 
 def _map(value: object, of: Callable[[Tensor], Tensor]) -> object:

@@ -46,12 +46,12 @@ def prime(pool: AnyPool, stream: CudaStream) -> None:
         for library, use in _LIBRARIES.items():
             before = allocated_on(pool.id, index, stream.handle)
             use(torch.device("cuda", index))
-            grown = allocated_on(pool.id, index, stream.handle) > before
+            grown = max(0, allocated_on(pool.id, index, stream.handle) - before)
             if isinstance(pool, CudaPool):
                 # A library that was told to keep none counts as having it outside: the safe side.
                 known = workspaces_of.setdefault(pool.id, {})
                 workspace = threading.get_ident(), stream.handle, library
-                known[workspace] = grown or known.get(workspace, False)
+                known[workspace] = grown or known.get(workspace, 0)
 
 
 def clear(index: int) -> bool:

@@ -5,17 +5,16 @@ not looked at except to wait for it before memory is unmapped.
 
 A private pool goes through the phases of its use count (fact P1): open while a graph, an anchor or a recording holds it; latched
 for good once the count reaches 0; erased when its last segment is returned. Its twin in the allocator of pinned host memory
-counts the same uses, and is not erased with it, so a latched id stays latched.
+counts the same uses, and is not erased with it, so a latched id stays latched until cached host memory is returned, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 
 from cgstate.backends.sim.blocks import GENERAL, Block, Pool, PoolId, Segment
 from cgstate.backends.sim.errors import SimInternalAssert, SimOutOfMemory, SimRecordingError
-from cgstate.backends.sim.host import Host
 from cgstate.backends.sim.memory import (
     ITEM_BYTES,
     LARGE_SEGMENT,
@@ -33,7 +32,7 @@ class Route:
 
     __slots__ = ("claims", "pool_id")
 
-    def __init__(self, pool_id: PoolId, claims: Callable[[StreamQueue, Host], bool]) -> None:
+    def __init__(self, pool_id: PoolId, claims: Callable[[StreamQueue], bool]) -> None:
         self.pool_id = pool_id
         self.claims = claims
 
@@ -55,6 +54,7 @@ class Allocator:
         self._general = Pool(GENERAL)
         self._pools: dict[PoolId, Pool] = {}
         self._host_uses: dict[PoolId, int] = {}
+        self._host_routes: set[PoolId] = set()
         self._routes: list[Route] = []
         self._serial = count(1)
         self._minted = 0
@@ -65,7 +65,7 @@ class Allocator:
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
-    def allocate(self, size: int, queue: StreamQueue, host: Host) -> Block:
+    def allocate(self, size: int, queue: StreamQueue) -> Block:
         """Lend a block of ``size`` cells to the stream.
 
         Raises:
@@ -73,19 +73,18 @@ class Allocator:
         """
         pool = self._general
         for route in self._routes:
-            if route.claims(queue, host):
+            if route.claims(queue):
                 pool = self._pools[route.pool_id]
                 break
         small = size <= SMALL_LIMIT
-        free = pool.free_list(queue.handle, small)
-        block = free.take(size) or self._grow(pool, queue, size)
-        rest = block.size - size
-        if rest > (0 if small else SMALL_LIMIT):
-            free.add(block.split(size))
+        block = pool.free_list(queue.handle, small).take(size) or self._grow(pool, queue, size)
+        if block.size - size > (0 if small else SMALL_LIMIT):
+            block.segment.free_blocks.add(block.split(size))
         block.free = False
         block.recorded = queue.capture is not None
         self.allocated_bytes += block.size * ITEM_BYTES
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
         return block
 
     def free(self, block: Block) -> None:
@@ -95,15 +94,15 @@ class Allocator:
         block.generation += 1
         if block.baked:
             self.epoch += 1
-        segment = block.segment
-        free = segment.pool.free_list(segment.queue.handle, segment.small)
-        if block.next is not None and block.next.free:
-            free.remove(block.next)
+        free = block.segment.free_blocks
+        after, before = block.next, block.prev
+        if after is not None and after.free:
+            free.remove(after)
             block.absorb_next()
-        if block.prev is not None and block.prev.free:
-            block = block.prev
-            free.remove(block)
-            block.absorb_next()
+        if before is not None and before.free:
+            free.remove(before)
+            before.absorb_next()
+            block = before
         free.add(block)
 
     def _grow(self, pool: Pool, queue: StreamQueue, size: int) -> Block:
@@ -123,20 +122,37 @@ class Allocator:
                 f"out of memory: tried to allocate {extent * ITEM_BYTES} bytes; {self._memory.free_bytes()} of "
                 f"{self._memory.capacity_bytes} are free, {self._memory.mapped_bytes} are held here"
             )
-        segment = Segment(base, extent, pool, queue, small)
+        segment = Segment(base, extent, pool, queue, pool.free_list(queue.handle, small))
         pool.segments.append(segment)
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._memory.mapped_bytes)
         return Block(segment, base, extent)
 
     def return_unused(self) -> int:
-        """Unmap every wholly free segment that no open private pool keeps (facts P6, S4); the bytes returned."""
+        """Unmap every wholly free segment that no open private pool keeps (facts P6, S4); the bytes returned.
+
+        While allocations are routed to some pool, by a capture that failed as well, what lies outside the private pools stays.
+        """
+        unused = [pool for pool in self._pools.values() if pool.use_count == 0]
+        return self._return(unused if self._routes else [self._general, *unused])
+
+    def return_pool(self, pool_id: PoolId) -> int:
+        """The same for one private pool, once it has no uses."""
+        pool = self._pools.get(pool_id)
+        return self._return([pool] if pool is not None and pool.use_count == 0 else [])
+
+    def _return(self, pools: Iterable[Pool]) -> int:
         returned = 0
-        for pool in (self._general, *(pool for pool in self._pools.values() if pool.use_count == 0)):
+        for pool in pools:
             for block in pool.take_whole_segments():
                 returned += self._memory.unmap(block.segment.base)
-        for pool_id in [id_ for id_, pool in self._pools.items() if pool.use_count == 0 and not pool.segments]:
-            del self._pools[pool_id]
+            if pool is not self._general and not pool.segments:
+                del self._pools[pool.id]
         return returned
+
+    def reset_peaks(self) -> None:
+        """Let the high-water marks start again from what is held now."""
+        self.peak_allocated_bytes = self.allocated_bytes
+        self.peak_reserved_bytes = self._memory.mapped_bytes
 
     # -- private pools ------------------------------------------------------------------------------------------------
 
@@ -185,6 +201,24 @@ class Allocator:
         """Give one use of the twin back."""
         self._host_uses[pool_id] -= 1
 
+    def begin_route_on_host(self, pool_id: PoolId) -> None:
+        """Send allocations of pinned host memory to the pool's twin.
+
+        Raises:
+            SimRecordingError: they go there already (fact F5).
+        """
+        if pool_id in self._host_routes:
+            raise SimRecordingError
+        self._host_routes.add(pool_id)
+
+    def end_route_on_host(self, pool_id: PoolId) -> None:
+        """Stop that."""
+        self._host_routes.discard(pool_id)
+
+    def return_unused_on_host(self) -> None:
+        """Return cached pinned memory; a twin without uses is forgotten, and its latch with it (fact P1)."""
+        self._host_uses = {pool_id: uses for pool_id, uses in self._host_uses.items() if uses}
+
     def begin_route(self, route: Route) -> None:
         """Send the allocations that ``route`` claims to its pool.
 
@@ -210,6 +244,16 @@ class Allocator:
     def pool_bytes(self) -> Mapping[PoolId, int]:
         """Reserved bytes of every private pool."""
         return {pool_id: sum(s.size for s in pool.segments) * ITEM_BYTES for pool_id, pool in self._pools.items()}
+
+    def segments_of(self, pool_id: PoolId) -> list[tuple[Segment, int]]:
+        """The segments of one private pool, each with the bytes of it that are lent out."""
+        pool = self._pools.get(pool_id)
+        segments = pool.segments if pool is not None else []
+        free: dict[Segment, int] = {}
+        for free_list in {segment.free_blocks for segment in segments}:
+            for block in free_list.blocks():
+                free[block.segment] = free.get(block.segment, 0) + block.size
+        return [(segment, (segment.size - free.get(segment, 0)) * ITEM_BYTES) for segment in segments]
 
     def bytes_by_stream(self, pool_id: PoolId) -> Mapping[int, int]:
         """Reserved bytes of one private pool, by the handle of the stream that owns the segments (facts P4, P5)."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from cgstate.backends.base import CaptureErrorMode, Footprint, Graph, MemoryPool, Stream
+from cgstate.backends.base import CaptureErrorMode, DeviceMemory, Footprint, Graph, MemoryPool, Stream
+from cgstate.backends.sim.blocks import PoolId
 from cgstate.backends.sim.device import SimDevice
 from cgstate.backends.sim.errors import (
     CAPTURE_INVALIDATED,
@@ -18,17 +19,22 @@ from cgstate.backends.sim.errors import (
     SimMemoryError,
     SimOutOfMemory,
     SimRecordingError,
+    SimUnrecordable,
 )
 from cgstate.backends.sim.faults import Faults, faulted
 from cgstate.backends.sim.graph import SimGraph
 from cgstate.backends.sim.host import current_host
+from cgstate.backends.sim.memory import ITEM_BYTES, SEGMENT_ROUND
 from cgstate.backends.sim.pool import SimPool, allocating_from
 from cgstate.backends.sim.streams import SimStream
 from cgstate.backends.sim.tensor import SimTensor
-from cgstate.backends.sim.values import clone, leaves, tensors_in
+from cgstate.backends.sim.values import address, clone, is_torch_module, is_torch_tensor, leaves, storage, tensors_in, torch_records
 from cgstate.backends.undo import Step, UndoLog
-from cgstate.errors import ConfigError
+from cgstate.errors import ConfigError, PoolRetired
 from cgstate.lifecycle.states import FailureKind
+
+if TYPE_CHECKING:
+    from cgstate.backends.sim.recorder import Recorder
 
 T = TypeVar("T")
 H = TypeVar("H", SimStream, SimPool)
@@ -118,6 +124,12 @@ class SimBackend:
         with self.sim.on_stream(self._ours(stream, SimStream)), allocating_from(self._ours(pool, SimPool)):
             self.sim.library.workspace()
 
+    @faulted("hold")
+    def hold(self, pool: MemoryPool, stream: Stream, nbytes: int) -> object:
+        """As `base.Backend.hold`."""
+        with self.sim.on_stream(self._ours(stream, SimStream)), allocating_from(self._ours(pool, SimPool)):
+            return self.sim.empty(-(-nbytes // ITEM_BYTES))
+
     @faulted("clear_workspaces")
     def clear_workspaces(self) -> bool:
         """As `base.Backend.clear_workspaces`."""
@@ -138,14 +150,23 @@ class SimBackend:
         """As `base.Backend.allocated_bytes`."""
         return self.sim.allocated_bytes()
 
+    @property
+    def mebibyte(self) -> int:
+        """As `base.Backend.mebibyte`."""
+        return SEGMENT_ROUND * ITEM_BYTES // 2
+
+    @faulted("device_memory")
+    def device_memory(self) -> DeviceMemory:
+        """As `base.Backend.device_memory`."""
+        return DeviceMemory(self.sim.free_bytes(), self.sim.reserved_bytes())
+
     @faulted("footprint")
     def footprint(self) -> Footprint:
         """As `base.Backend.footprint`."""
         sim = self.sim
-        state = sim.generator.get_state()
         return Footprint(
             stream=sim.current_handle(),
-            generator=(state.seed, state.offset, sim.generator.capturing),
+            generator=(self._generator_state(), sim.generator.capturing),
             capturing=sim.current_stream().queue.capture is not None,
             pools=self._pool_bytes(),
             reserved=sim.reserved_bytes(),
@@ -159,23 +180,32 @@ class SimBackend:
     # -- capture ------------------------------------------------------------------------------------------------------
 
     def allocating_mode(self) -> AbstractContextManager[None]:
-        """As `base.Backend.allocating_mode`. There is no inference mode to be off."""
-        return _without_gradients()
+        """As `base.Backend.allocating_mode`. New tensors of torch are made in the device's memory."""
+        recorder = self.sim.recorder
+        return _without_gradients() if recorder is None else _together(_without_gradients(), recorder.allocating())
 
     def recording_mode(self) -> AbstractContextManager[None]:
         """As `base.Backend.recording_mode`."""
-        return _without_gradients()
+        recorder = self.sim.recorder
+        return _without_gradients() if recorder is None else _together(_without_gradients(), recorder.recording())
 
     @faulted("generator_mark")
     def generator_mark(self) -> Hashable:
-        """As `base.Backend.generator_mark`."""
-        return self.sim.generator.get_state()
+        """As `base.Backend.generator_mark`: of the device's generator, and of torch's, which torch code draws from."""
+        return self._generator_state()
+
+    def _generator_state(self) -> Hashable:
+        state, recorder = self.sim.generator.get_state(), self.sim.recorder
+        return state.seed, state.offset, None if recorder is None else recorder.generator_mark()
 
     @faulted("keep_generator")
     def keep_generator(self, undo: UndoLog) -> None:
         """As `base.Backend.keep_generator`."""
         state = self.sim.generator.get_state()
         undo.always("restore the generator", self._step("restore the generator", lambda: self.sim.generator.set_state(state)))
+        if self.sim.recorder is not None:
+            restore = self.sim.recorder.keep_generator()
+            undo.always("restore torch's generator", self._step("restore torch's generator", restore))
 
     @faulted("open_capture")
     def open_capture(self, pool: MemoryPool, stream: Stream, mode: CaptureErrorMode, undo: UndoLog) -> SimGraph:
@@ -192,13 +222,13 @@ class SimBackend:
         undo.on_failure("stop routing", self._step("stop routing", graph.undo_route))
         undo.on_failure("end the capture", self._step("end the capture", graph.undo_capture))
         sim.set_stream(target)
-        graph.capture_begin(pool_id, mode)
+        with _typed(pool_id):
+            graph.capture_begin(pool_id, mode)
         return graph
 
     def _step(self, name: str, act: Step) -> Step:
         def step() -> None:
-            self.faults.before(f"undo: {name}")
-            with self.sim.door.even_if_lost:
+            with self.faults.around(f"undo: {name}"), self.sim.door.even_if_lost:
                 act()
 
         return step
@@ -228,7 +258,7 @@ class SimBackend:
                 return FailureKind.REJECTED if isinstance(error.__cause__, SimError) else FailureKind.FOREIGN
             case SimGeneratorError() | SimRecordingError():
                 return FailureKind.FOREIGN  # somebody else's capture is open
-            case SimAcceleratorError() | SimLibraryError() | SimInternalAssert():
+            case SimAcceleratorError() | SimLibraryError() | SimInternalAssert() | SimUnrecordable():
                 return FailureKind.REJECTED
         return None
 
@@ -244,9 +274,11 @@ class SimBackend:
     def check_static(self, value: object) -> None:
         """As `base.Backend.check_static`: tensors of other libraries are computed while capturing, and never again."""
         for part in leaves(value):
-            if not isinstance(part, SimTensor) and hasattr(part, "shape") and hasattr(part, "dtype"):
+            if is_torch_tensor(part):
+                self._recorder().check_static(part)
+            elif not isinstance(part, SimTensor) and hasattr(part, "shape") and hasattr(part, "dtype"):
                 kind = f"{type(part).__module__}.{type(part).__qualname__}"
-                raise ConfigError(f"the simulator runs simulated kernels only, and was given a {kind}; use the cuda backend")
+                raise ConfigError(f"the simulator runs simulated kernels and torch, and was given a {kind}")
 
     @property
     def tensor(self) -> type:
@@ -258,22 +290,73 @@ class SimBackend:
         """As `base.Backend.clone`."""
         return clone(output)
 
+    def address(self, tensor: object) -> int:
+        """As `base.Backend.address`."""
+        return address(tensor)
+
+    def storage(self, tensor: object) -> object:
+        """As `base.Backend.storage`."""
+        return storage(tensor)
+
     def nbytes(self, value: object) -> int:
         """As `base.Backend.nbytes`."""
-        return sum({id(t.storage): t.storage.nbytes for t in tensors_in(value)}.values())
+        sizes = {}
+        for tensor in tensors_in(value):
+            if isinstance(tensor, SimTensor):
+                sizes[id(tensor.storage)] = tensor.storage.nbytes
+            else:
+                identity, sizes[identity] = self._recorder().storage_bytes(tensor)
+        return sum(sizes.values())
+
+    def place(self, value: T) -> T:
+        """A copy of a torch tensor in the device's memory; or a module whose parameters and buffers were moved there.
+
+        For what torch code and graphs share: a plain CPU tensor is memory outside the device, which the host writes at once and
+        not in stream order, so that a graph that touches one that is no parameter has run when its launch returns.
+
+        Raises:
+            ConfigError: neither a tensor nor a module of torch.
+            SimOutOfMemory: no memory for it.
+        """
+        if is_torch_tensor(value) or is_torch_module(value):
+            return cast(T, self._recorder().place(value))
+        raise ConfigError(f"only tensors and modules of torch can be placed on {self.device}, not {value!r}")
+
+    def _recorder(self) -> Recorder:
+        recorder = self.sim.recorder
+        assert recorder is not None, "there are no tensors of torch without torch"
+        return recorder
 
     def grad_enabled(self) -> bool:
-        """As `base.Backend.grad_enabled`."""
-        return current_host().grad_enabled
+        """As `base.Backend.grad_enabled`: of the simulated tensors, or of torch."""
+        return current_host().grad_enabled or torch_records()
 
     def requires_grad(self, values: object) -> bool:
         """As `base.Backend.requires_grad`."""
-        return any(tensor.requires_grad for tensor in tensors_in(values))
+        simulated, of_torch = current_host().grad_enabled, torch_records()
+        return any(
+            tensor.requires_grad and (simulated if isinstance(tensor, SimTensor) else of_torch) for tensor in tensors_in(values)
+        )
 
     def _ours(self, handle: object, kind: type[H]) -> H:
         if isinstance(handle, kind) and handle.device is self.sim:
             return handle
         raise ConfigError(f"not a {kind.__name__} of {self.device}: {handle!r}")
+
+
+@contextmanager
+def _together(first: AbstractContextManager[None], second: AbstractContextManager[None]) -> Iterator[None]:
+    with first, second:
+        yield
+
+
+@contextmanager
+def _typed(pool_id: PoolId) -> Iterator[None]:
+    """Say of a latched pool what it is (fact P1)."""
+    try:
+        yield
+    except SimInternalAssert as error:
+        raise PoolRetired("pool", str(pool_id), "RETIRED", "begin", "its owner keeps it open") from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ it (fact P4).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -19,16 +20,16 @@ GENERAL: PoolId = (0, 0)
 
 
 class Segment:
-    """One mapped range, owned by a pool and a stream."""
+    """One mapped range, owned by a pool and a stream; ``free_blocks`` is where its free blocks are offered."""
 
-    __slots__ = ("base", "pool", "queue", "size", "small")
+    __slots__ = ("base", "free_blocks", "pool", "queue", "size")
 
-    def __init__(self, base: int, size: int, pool: Pool, queue: StreamQueue, small: bool) -> None:
+    def __init__(self, base: int, size: int, pool: Pool, queue: StreamQueue, free_blocks: FreeList) -> None:
         self.base = base
         self.size = size
         self.pool = pool
         self.queue = queue
-        self.small = small
+        self.free_blocks = free_blocks
 
 
 class Block:
@@ -38,11 +39,12 @@ class Block:
         start: Address of its first cell.
         size: Cells.
         generation: Counts how often it was freed: an address means the same memory only in the same generation.
+        reached: The generation that the device has reached: the host frees ahead of it, in the order of the block's stream.
         baked: How many graphs from outside its pool have its address recorded.
         recorded: Whether it was lent inside a capture: its graph goes on to use it, whoever holds it.
     """
 
-    __slots__ = ("baked", "free", "generation", "next", "prev", "recorded", "segment", "size", "start")
+    __slots__ = ("baked", "free", "generation", "next", "prev", "reached", "recorded", "segment", "size", "start")
 
     def __init__(self, segment: Segment, start: int, size: int) -> None:
         self.segment = segment
@@ -50,6 +52,7 @@ class Block:
         self.size = size
         self.free = True
         self.generation = 0
+        self.reached = 0
         self.baked = 0
         self.recorded = False
         self.prev: Block | None = None
@@ -88,9 +91,6 @@ class FreeList:
     def __init__(self) -> None:
         self._blocks: list[tuple[int, int, Block]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._blocks)
-
     def add(self, block: Block) -> None:
         """Offer ``block``."""
         insort(self._blocks, (block.size, block.start, block))
@@ -103,6 +103,10 @@ class FreeList:
         """Take the smallest block of at least ``size`` cells, the lowest address first."""
         at = bisect_left(self._blocks, (size,))
         return self._blocks.pop(at)[2] if at < len(self._blocks) else None
+
+    def blocks(self) -> Iterator[Block]:
+        """Every block, smallest first."""
+        return (block for _, _, block in self._blocks)
 
     def take_whole_segments(self) -> list[Block]:
         """Take every block that is all of its segment."""
@@ -135,5 +139,6 @@ class Pool:
         whole = [block for free_list in self._lists.values() for block in free_list.take_whole_segments()]
         for block in whole:
             self.segments.remove(block.segment)
-        self._lists = {key: free_list for key, free_list in self._lists.items() if free_list}
+        used = {segment.free_blocks for segment in self.segments}
+        self._lists = {key: free_list for key, free_list in self._lists.items() if free_list in used}
         return whole

@@ -11,6 +11,7 @@ with error 901.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from cgstate.backends.base import CaptureErrorMode
 from cgstate.backends.sim.blocks import Block, PoolId
@@ -31,6 +32,19 @@ from cgstate.backends.sim.streams import SimEvent, StreamQueue
 from cgstate.backends.sim.work import Operation
 
 
+class OutsideMemory(Protocol):
+    """Memory of the host program that a graph uses without holding it."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        ...
+
+    def freed(self) -> bool:
+        """Whether its owner has let go of it."""
+        ...
+
+
 class Capture:
     """One open capture.
 
@@ -41,6 +55,9 @@ class Capture:
         pool_id: The pool that its memory comes from.
         broken: Whether it was invalidated.
         refusal: The error of the call that broke it, if the capturing thread itself made that call.
+        outside: Memory outside the device's that it uses, and the name of the first operation that does.
+        in_host_order: Whether it touches what the host touches at once and not in stream order, so that a launch has to be over
+            before the host goes on.
     """
 
     def __init__(self, origin: StreamQueue, pool_id: PoolId, mode: CaptureErrorMode, owner: Host) -> None:
@@ -50,6 +67,8 @@ class Capture:
         self.touched: dict[Block, tuple[int, int]] = {}
         self.broken = False
         self.refusal: SimError | None = None
+        self.outside: dict[OutsideMemory, str] = {}
+        self.in_host_order = False
         self._mode = mode
         self._owner = owner
         self._seen: dict[StreamQueue, dict[StreamQueue, int]] = {origin: {origin: 0}}

@@ -6,9 +6,11 @@ tensors, streams, graphs and pools that it makes. The methods under "for the roo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from typing import TYPE_CHECKING
 
 from cgstate.backends.sim.allocator import Allocator
 from cgstate.backends.sim.blocks import Block, PoolId
@@ -16,16 +18,19 @@ from cgstate.backends.sim.capture import OpenCaptures
 from cgstate.backends.sim.config import SimConfig
 from cgstate.backends.sim.door import Door
 from cgstate.backends.sim.errors import DEVICE_ASSERT
-from cgstate.backends.sim.faults import Faults
+from cgstate.backends.sim.faults import Faults, faulted
 from cgstate.backends.sim.generator import Generator
-from cgstate.backends.sim.host import current_host, handle_getter
-from cgstate.backends.sim.memory import POISON, DeviceMemory
+from cgstate.backends.sim.host import current_host, handle_getter, queue_getter
+from cgstate.backends.sim.memory import DeviceMemory
 from cgstate.backends.sim.pool import SimPool
 from cgstate.backends.sim.schedule import Executor, InOrder, Schedule
 from cgstate.backends.sim.streams import SimEvent, SimStream, StreamQueue, StreamTable
-from cgstate.backends.sim.tensor import Nested, SimTensor, flatten
-from cgstate.backends.sim.work import Draw, Kernel, Launch, Operation, Poison, Work
+from cgstate.backends.sim.tensor import Nested, SimTensor, checked, flatten
+from cgstate.backends.sim.work import BorrowingOperation, Draw, Kernel, Launch, Loan, Operation, Release, Work
 from cgstate.backends.sim.workspace import Library
+
+if TYPE_CHECKING:
+    from cgstate.backends.sim.recorder import Recorder
 
 _indices = count()
 
@@ -43,6 +48,7 @@ class SimDevice:
         captures: The open captures; true while there is one.
         library: The linear algebra library and its workspaces.
         current_handle: Returns the raw handle of the caller's current stream; cheap.
+        current_queue: Returns the device's side of it, for the room.
     """
 
     def __init__(self, config: SimConfig | None = None, schedule: Schedule | None = None) -> None:
@@ -59,10 +65,13 @@ class SimDevice:
         self.executor = Executor(self.memory.cells, schedule or InOrder(), self._lose)
         self.streams = StreamTable()
         self.default_stream = SimStream(self, self.streams.default)
+        self.current_queue = queue_getter(self.index, self.streams.default)
         self.library = Library(self, self.config.workspace_bytes)
+        self._recorder: Recorder | None = None
 
     # -- tensors and kernels ------------------------------------------------------------------------------------------
 
+    @faulted("host_write")
     def tensor(self, data: Nested) -> SimTensor:
         """A tensor with the values of ``data``, nested sequences.
 
@@ -70,7 +79,6 @@ class SimDevice:
             SimAcceleratorError: 900, an open capture forbids copies from the host, and is broken by it (facts F2, T4).
         """
         values, shape = flatten(data)
-        self.faults.before("host_write")
         with self.door:
             self.captures.refuse_waiting_for(self.current_queue(), current_host())
             target = SimTensor.empty(self, shape)
@@ -79,7 +87,7 @@ class SimDevice:
 
     def empty(self, *shape: int) -> SimTensor:
         """A tensor with whatever is in its memory."""
-        return SimTensor.empty(self, shape)
+        return SimTensor.empty(self, checked(shape))
 
     def zeros(self, *shape: int) -> SimTensor:
         """A tensor full of zeros."""
@@ -91,17 +99,19 @@ class SimDevice:
         Raises:
             SimGeneratorError: the generator believes in a capture that the current stream is not part of (facts F2, S2).
         """
-        target = SimTensor.empty(self, shape)
+        target = self.empty(*shape)
         size = target.numel()
         self.faults.before("launch")
         with self.door:
             queue = self.current_queue()
             if queue.capture is None:
                 start = self.generator.draw(size)
-                self.submit(queue, Launch((Draw((target.view, size), 0),), start.seed, start.offset))
+                self.executor.submit(queue, Launch((Draw(target.target, 0),), start.seed, start.offset))
             else:
-                draw = Draw((target.view, size), self.generator.draw_in_graph(size))
+                draw = Draw(target.target, self.generator.draw_in_graph(size))
                 queue.capture.record(queue, draw, (target.storage.block,))
+        if self.faults.planned:
+            self.faults.after("launch")
         return target
 
     def launch(self, name: str, kernel: Kernel, inputs: Sequence[SimTensor], outputs: Sequence[SimTensor]) -> None:
@@ -112,19 +122,26 @@ class SimDevice:
             SimAcceleratorError: 901, the capture was invalidated; or the sticky error of a lost context.
         """
         self.faults.before("launch")
-        tensors = (*inputs, *outputs)
-        for tensor in tensors:
-            if tensor.storage.device is not self:
+        queue = self.current_queue()
+        borrows = False
+        for tensor in (*inputs, *outputs):
+            storage = tensor.storage
+            if storage.device is not self:
                 raise ValueError(f"{name}: {tensor!r} is not on {self.name}")
-        reads = tuple([tensor.view for tensor in inputs])
-        writes = tuple([(tensor.view, tensor.numel()) for tensor in outputs])
-        operation = Operation(name, kernel, reads, writes)
+            if storage.block.segment.queue is not queue:
+                borrows = self.config.sanitize
+        operation = Operation(name, kernel, [tensor.view for tensor in inputs], [tensor.target for tensor in outputs])
         with self.door:
-            queue = self.current_queue()
-            if queue.capture is None:
-                self.submit(queue, operation)
+            if queue.capture is not None:
+                queue.capture.record(queue, operation, [tensor.storage.block for tensor in (*inputs, *outputs)])
             else:
-                queue.capture.record(queue, operation, [tensor.storage.block for tensor in tensors])
+                if borrows:
+                    blocks = [tensor.storage.block for tensor in (*inputs, *outputs)]
+                    loans = [Loan(block, block.generation) for block in blocks if block.segment.queue is not queue]
+                    operation = BorrowingOperation(operation, loans)
+                self.executor.submit(queue, operation)
+        if self.faults.planned:
+            self.faults.after("launch")
 
     def manual_seed(self, seed: int) -> None:
         """Seed the default generator."""
@@ -143,7 +160,13 @@ class SimDevice:
         return current_host().streams.get(self.index, self.default_stream)
 
     def set_stream(self, stream: SimStream) -> None:
-        """Make ``stream`` the caller's current one."""
+        """Make ``stream`` the caller's current one.
+
+        Raises:
+            ValueError: a stream of another device.
+        """
+        if stream.device is not self:
+            raise ValueError(f"{stream!r} is not a stream of {self.name}")
         streams = current_host().streams
         if stream.queue is self.streams.default:
             streams.pop(self.index, None)
@@ -163,7 +186,7 @@ class SimDevice:
     # -- the clock ----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Let the device run one kernel of one stream; False when it is idle. No host waits for it."""
+        """Let the device run one kernel of one stream, or one release callback; False when it is idle. No host waits for it."""
         with self.door.even_if_lost:
             return self.executor.step()
 
@@ -172,13 +195,13 @@ class SimDevice:
         with self.door.even_if_lost:
             self.executor.finish_event(event)
 
+    @faulted("synchronize")
     def synchronize(self) -> None:
         """Wait for the whole device.
 
         Raises:
             SimAcceleratorError: 900 while a capture is open, which breaks it (fact S2); or the sticky error of a lost context.
         """
-        self.faults.before("synchronize")
         with self.door:
             self.captures.refuse_device_wait(current_host())
             self.executor.finish_all()
@@ -205,11 +228,16 @@ class SimDevice:
         with self.door:
             return self.allocator.mint(by_user=True)
 
+    @faulted("flush")
     def flush(self) -> int:
         """Return unused cached memory to the device; the bytes returned. Waits for the device; does nothing in a capture (S2)."""
-        self.faults.before("flush")
         with self.door.even_if_lost:
             return self.allocator.return_unused() if self.settle() else 0
+
+    def flush_host(self) -> None:
+        """Return unused pinned host memory, as ``torch._C._host_emptyCache``: what latched a pool there is forgotten (fact P1)."""
+        with self.door.even_if_lost:
+            self.allocator.return_unused_on_host()
 
     def allocated_bytes(self) -> int:
         """Bytes of live allocations."""
@@ -226,15 +254,31 @@ class SimDevice:
         with self.door:
             return self.memory.free_bytes()
 
+    def peak_allocated_bytes(self) -> int:
+        """The most that `allocated_bytes` ever was, or since `reset_peaks`."""
+        with self.door.even_if_lost:
+            return self.allocator.peak_allocated_bytes
+
+    def peak_reserved_bytes(self) -> int:
+        """The most that `reserved_bytes` ever was, or since `reset_peaks`."""
+        with self.door.even_if_lost:
+            return self.allocator.peak_reserved_bytes
+
+    def reset_peaks(self) -> None:
+        """Let both high-water marks start again from what is held now."""
+        with self.door.even_if_lost:
+            self.allocator.reset_peaks()
+
     # -- for the room -------------------------------------------------------------------------------------------------
 
-    def current_queue(self) -> StreamQueue:
-        """The device's side of the current stream."""
-        stream = current_host().streams.get(self.index)
-        if stream is None:
-            return self.streams.default
-        stream.queue.check_open()
-        return stream.queue
+    @property
+    def recorder(self) -> Recorder | None:
+        """What sees to torch code; None as long as the program has not imported torch."""
+        if self._recorder is None and sys.modules.get("torch") is not None:
+            from cgstate.backends.sim.recorder import Recorder
+
+            self._recorder = Recorder(self)
+        return self._recorder
 
     def submit(self, queue: StreamQueue, work: Work) -> None:
         """Queue ``work``, unless the stream's handle was destroyed."""
@@ -252,9 +296,14 @@ class SimDevice:
             self.executor.finish(queue)
             self.door.raise_if_lost()
 
+    def release_after(self, operations: Sequence[Operation], release: Callable[[], None]) -> None:
+        """Call ``release`` some time after the queued launches of ``operations`` have ended; never, if the context is lost."""
+        if self.door.error is None:
+            self.executor.submit_release(Release(release, self.door.call_barred), operations)
+
     def settle(self) -> bool:
-        """Wait for the device so that memory can be unmapped; False, and no wait, while a capture is open."""
-        if self.captures:
+        """Wait for the device so that memory can be unmapped; False, and no wait, in a capture or for a kernel that asks."""
+        if self.captures or self.executor.running:
             return False
         self.executor.finish_all()
         return True
@@ -263,14 +312,17 @@ class SimDevice:
         """Memory for ``size`` cells on the current stream. Raises as `Allocator.allocate`."""
         self.faults.before("allocate")
         with self.door:
-            return self.allocator.allocate(size, self.current_queue(), current_host())
+            block = self.allocator.allocate(size, self.current_queue())
+        if self.faults.planned:
+            try:
+                self.faults.after("allocate")
+            except BaseException:
+                self.door.give_back(block)
+                raise
+        return block
 
     def _take_back(self, block: Block) -> None:
-        queue, start, size = block.segment.queue, block.start, block.size
+        start, size = block.start, block.size
         self.allocator.free(block)
-        if block.recorded:
-            return  # its graph, and those that were captured over the same memory, may be running now
-        if queue.work:
-            self.executor.submit(queue, Poison(start, size))
-        else:
-            self.memory.cells[start : start + size] = [POISON] * size
+        if not block.recorded:  # else its graph, and those that were captured over the same memory, may be running now
+            self.executor.poison(block, start, size)

@@ -12,7 +12,7 @@ from threading import RLock
 from types import TracebackType
 
 from cgstate.backends.sim.blocks import Block
-from cgstate.backends.sim.errors import SimAcceleratorError
+from cgstate.backends.sim.errors import NOT_PERMITTED, SimAcceleratorError
 
 
 class Door:
@@ -21,6 +21,8 @@ class Door:
     Attributes:
         error: The error of a lost context; None while it is usable.
         even_if_lost: The same door for the calls that a lost context still answers.
+        give_back: Note that nobody holds a block any more. Safe in a destructor.
+        when_next_entered: Note that an act is to be done. Safe in a destructor.
     """
 
     def __init__(self, take_back: Callable[[Block], None]) -> None:
@@ -28,16 +30,10 @@ class Door:
         self.even_if_lost = _SideDoor(self)
         self._lock = RLock()
         self._take_back = take_back
-        self._returned: deque[Block] = deque()
-        self._acts: deque[Callable[[], None]] = deque()
-
-    def give_back(self, block: Block) -> None:
-        """Note that nobody holds ``block`` any more. Safe in a destructor."""
-        self._returned.append(block)
-
-    def when_next_entered(self, act: Callable[[], None]) -> None:
-        """Note that ``act`` is to be done. Safe in a destructor."""
-        self._acts.append(act)
+        self._notes: deque[Block | Callable[[], None]] = deque()
+        self._barred = False
+        self.give_back: Callable[[Block], None] = self._notes.append
+        self.when_next_entered: Callable[[Callable[[], None]], None] = self._notes.append
 
     def lose(self, error_code: int) -> None:
         """Refuse everything from now on; the first reason stays."""
@@ -49,14 +45,34 @@ class Door:
         if self.error is not None:
             raise SimAcceleratorError(self.error.error_code)
 
-    def enter(self) -> None:
-        """Take the lock and carry out what was noted."""
-        self._lock.acquire()
+    def call_barred(self, call: Callable[[], None]) -> None:
+        """Run ``call``, to which the door stays shut: every call to the device raises 800 there. Called by who is inside."""
+        self._barred = True
         try:
-            while self._returned:
-                self._take_back(self._returned.popleft())
-            while self._acts:
-                self._acts.popleft()()
+            call()
+        finally:
+            self._barred = False
+
+    def enter(self) -> None:
+        """Take the lock and carry out what was noted.
+
+        Raises:
+            SimAcceleratorError: 800, the device itself is calling.
+        """
+        self._lock.acquire()
+        if self._notes or self._barred:
+            self._attend()
+
+    def _attend(self) -> None:
+        try:
+            if self._barred:
+                raise SimAcceleratorError(NOT_PERMITTED)
+            while self._notes:
+                note = self._notes.popleft()
+                if isinstance(note, Block):
+                    self._take_back(note)
+                else:
+                    note()
         except BaseException:
             self._lock.release()
             raise
@@ -66,7 +82,9 @@ class Door:
         self._lock.release()
 
     def __enter__(self) -> None:
-        self.enter()
+        self._lock.acquire()  # as `enter`, which is one call more on the way of every operation
+        if self._notes or self._barred:
+            self._attend()
         if self.error is not None:
             self.leave()
             self.raise_if_lost()

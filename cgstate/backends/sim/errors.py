@@ -9,6 +9,7 @@ ILLEGAL_HANDLE = 400
 ILLEGAL_STATE = 401
 ILLEGAL_ADDRESS = 700
 DEVICE_ASSERT = 710
+NOT_PERMITTED = 800
 CAPTURE_UNSUPPORTED = 900
 CAPTURE_INVALIDATED = 901
 CAPTURE_MERGE = 902
@@ -22,6 +23,7 @@ _MESSAGES = {
     ILLEGAL_STATE: "the operation cannot be performed in the present state",
     ILLEGAL_ADDRESS: "an illegal memory access was encountered",
     DEVICE_ASSERT: "device-side assert triggered",
+    NOT_PERMITTED: "operation not permitted",
     CAPTURE_UNSUPPORTED: "operation not permitted when stream is capturing",
     CAPTURE_INVALIDATED: "operation failed due to a previous error during capture",
     CAPTURE_MERGE: "operation would result in a merge of separate capture sequences",
@@ -47,8 +49,9 @@ class SimAcceleratorError(SimError):
         error_code: The code, as the real runtime numbers it.
     """
 
-    def __init__(self, error_code: int) -> None:
-        super().__init__(f"device error {error_code}: {_MESSAGES[error_code]}")
+    def __init__(self, error_code: int, what: str = "") -> None:
+        """``what`` was refused, where the code alone does not say."""
+        super().__init__(f"device error {error_code}: {_MESSAGES[error_code]}{what and f' ({what})'}")
         self.error_code = error_code
 
     @property
@@ -80,6 +83,18 @@ class SimLibraryError(SimError):
 
     def __init__(self) -> None:
         super().__init__("the library is not initialized: it cannot create its handle while the stream is capturing")
+
+
+class SimUnrecordable(SimError):
+    """An operation of torch that the recorder cannot note so that a replay would do the same.
+
+    Attributes:
+        operation: Its name.
+    """
+
+    def __init__(self, operation: str, why: str) -> None:
+        super().__init__(f"{operation} cannot be recorded: {why}")
+        self.operation = operation
 
 
 class SimMemoryError(SimError):

@@ -7,13 +7,33 @@ test can first count what a scenario does and then break each call of it in turn
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+CALLS: set[str] = set()
+"""The calls that a fault can be injected into, those of tensors and of the device included."""
+
+STEPS = frozenset(
+    {
+        "allocate",
+        "begin_generator",
+        "begin_route",
+        "begin_stream_capture",
+        "end_stream_capture",
+        "instantiate",
+        "launch",
+        "retain_host_pool",
+        "retain_pool",
+    }
+)
+"""The steps inside of calls that can be broken as well; so can each undo step, as ``undo: NAME``."""
 
 
 class InjectedFault(Exception):
@@ -44,12 +64,17 @@ class Faults:
     """The injector of one device.
 
     Attributes:
-        calls: How often each call was made, by name.
+        planned: What was injected and not raised yet, for the room.
     """
 
     def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-        self._plans: list[_Plan] = []
+        self._calls: dict[str, int] = {}  # a Counter would take several times as long
+        self.planned: list[_Plan] = []
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each call was made, by name."""
+        return Counter(self._calls)
 
     def inject(
         self,
@@ -62,41 +87,61 @@ class Faults:
         """Let the ``nth`` call of ``name`` from now on raise ``error``, once.
 
         ``before``: the call then does nothing. ``after``: it has done all it does, and its caller does not learn the result.
+
+        Raises:
+            ValueError: it could never be raised: nothing here is named so.
         """
         if nth < 1:
             raise ValueError("calls are counted from 1")
-        self._plans.append(_Plan(name, when, nth, error or InjectedFault(f"{when} {name}")))
+        if name not in CALLS and name not in STEPS and not name.startswith("undo: "):
+            raise ValueError(f"no call is named {name!r}")
+        self.planned.append(_Plan(name, when, nth, error or InjectedFault(f"{when} {name}")))
 
     def pending(self) -> int:
         """How many injected faults have not been raised yet."""
-        return len(self._plans)
+        return len(self.planned)
 
     def clear(self) -> None:
         """Forget what was injected; the counts stay."""
-        self._plans.clear()
+        self.planned.clear()
 
     def before(self, name: str) -> None:
         """Count the call; raise when it is the one."""
-        self.calls[name] += 1
-        if self._plans:
+        calls = self._calls
+        calls[name] = calls.get(name, 0) + 1
+        if self.planned:
             error = self.due(name, "before")
             if error is not None:
                 raise error
 
+    def after(self, name: str) -> None:
+        """Raise when the call that is done now is the one."""
+        error = self.due(name, "after")
+        if error is not None:
+            raise error
+
+    @contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """The block is what ``name`` does."""
+        self.before(name)
+        yield
+        self.after(name)
+
     def due(self, name: str, when: str) -> BaseException | None:
         """What this call of ``name`` has to raise now, if anything."""
-        here = [plan for plan in self._plans if plan.name == name and plan.when == when]
+        here = [plan for plan in self.planned if plan.name == name and plan.when == when]
         for plan in here:
             plan.left -= 1
         for plan in here:
             if plan.left <= 0:
-                self._plans.remove(plan)
+                self.planned.remove(plan)
                 return plan.error
         return None
 
 
 def faulted(name: str) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
     """Make a method a call that faults can be injected into, as ``name``."""
+    CALLS.add(name)
 
     def decorate(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(method)

@@ -7,12 +7,13 @@ F4, F5). Each of the ``undo`` methods heals one of these and does nothing where 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgstate.backends.base import CaptureErrorMode
 from cgstate.backends.sim.allocator import Route
-from cgstate.backends.sim.blocks import Block, PoolId
+from cgstate.backends.sim.blocks import PoolId
 from cgstate.backends.sim.errors import (
     CAPTURE_UNSUPPORTED,
     SimAcceleratorError,
@@ -22,7 +23,7 @@ from cgstate.backends.sim.errors import (
 from cgstate.backends.sim.faults import Faults, faulted
 from cgstate.backends.sim.host import Host, current_host
 from cgstate.backends.sim.streams import SimStream, StreamQueue
-from cgstate.backends.sim.work import Launch, Operation
+from cgstate.backends.sim.work import Launch, Loan, Operation
 
 if TYPE_CHECKING:
     from cgstate.backends.sim.capture import Capture
@@ -36,8 +37,7 @@ _DRIVER_BYTES_A_NODE = 2.6
 class Baked(NamedTuple):
     """Memory from outside the graph's pool whose address it has recorded."""
 
-    block: Block
-    generation: int
+    loan: Loan
     address: int
     first_use: int
     """Index of the first operation that touches it."""
@@ -46,7 +46,7 @@ class Baked(NamedTuple):
 class Recording:
     """An instantiated graph."""
 
-    __slots__ = ("advance", "baked", "driver_bytes", "epoch", "operations")
+    __slots__ = ("advance", "baked", "driver_bytes", "epoch", "in_host_order", "loans", "operations", "outside")
 
     def __init__(self, capture: Capture, advance: int) -> None:
         self.operations: tuple[Operation, ...] = tuple(capture.operations)
@@ -54,19 +54,22 @@ class Recording:
         """How far one replay moves the generator's offset."""
         self.epoch = -1
         """The allocator's epoch in which nothing of `baked` was stale."""
-        self.baked = [Baked(block, generation, block.start, first) for block, (generation, first) in capture.touched.items()]
-        for entry in self.baked:
-            entry.block.baked += 1
+        self.baked = [Baked(Loan(block, generation), block.start, first) for block, (generation, first) in capture.touched.items()]
+        self.loans = tuple(entry.loan for entry in self.baked)
+        for loan in self.loans:
+            loan.block.baked += 1
+        self.outside = capture.outside
+        self.in_host_order = capture.in_host_order
         self.driver_bytes = _DRIVER_BYTES_A_GRAPH + int(_DRIVER_BYTES_A_NODE * len(self.operations))
 
     def stale(self) -> list[Baked]:
         """What of its outside memory was given back since, whoever has it now."""
-        return [entry for entry in self.baked if entry.block.generation != entry.generation]
+        return [entry for entry in self.baked if entry.loan.block.generation != entry.loan.generation]
 
     def release(self) -> None:
         """Forget the outside memory."""
-        for entry in self.baked:
-            entry.block.baked -= 1
+        for loan in self.loans:
+            loan.block.baked -= 1
         self.baked.clear()
 
 
@@ -81,8 +84,10 @@ class SimGraph:
         self._route: Route | None = None
         self._holds_use = False
         self._holds_host_use = False
+        self._routes_on_host = False
         self._ended = False
         self._stream: SimStream | None = None
+        self._retained: list[Callable[[], None]] = []
 
     @property
     def device(self) -> SimDevice:
@@ -109,6 +114,23 @@ class SimGraph:
         """Kernels of one replay."""
         return 0 if self._recording is None else len(self._recording.operations)
 
+    def retain(self, release: Callable[[], None]) -> None:
+        """Let the graph keep something alive, as ``cudaGraphRetainUserObject`` does; ``release`` is how the driver lets go of it.
+
+        The driver calls it once, at some step of the device's clock after the graph was destroyed (or its capture failed) and its
+        last launch has ended: inside any call of any thread that moves the clock, open captures or not. No call waits for it. It
+        must not block, nor call the device (800); what it raises goes to `sys.unraisablehook`. When the context is lost first, it
+        is never called: CUDA promises nothing then, and launches do not end any more.
+
+        Raises:
+            SimError: it has no capture, open or ended.
+            SimAcceleratorError: the sticky error of a lost context.
+        """
+        with self._device.door:
+            if self._capture is None and not self._ended:
+                raise SimError("nothing to retain it: this graph has no capture")
+            self._retained.append(release)
+
     def capture_begin(self, pool_id: PoolId | None, mode: CaptureErrorMode) -> None:
         """Begin to record the current stream, with memory of ``pool_id`` (None: of a new pool).
 
@@ -122,26 +144,30 @@ class SimGraph:
         with device.door:
             if self._ended or self._capture is not None:
                 raise SimError("this graph already owns a capture; make a new one")
-            faults.before("begin_generator")
-            device.generator.begin_capture()  # P2: before anything that can fail
+            with faults.around("begin_generator"):
+                device.generator.begin_capture()  # P2: before anything that can fail
             stream, origin = device.current_stream(), device.current_queue()
             if origin.handle == 0:
                 raise SimError("graphs must be captured on a non-default stream")
             allocator = device.allocator
             self._stream = stream
             self._pool_id = allocator.mint(by_user=False) if pool_id is None else pool_id
-            faults.before("retain_pool")
-            allocator.retain(self._pool_id)
-            self._holds_use = True
-            faults.before("begin_route")
-            route = Route(self._pool_id, self._claims)
-            allocator.begin_route(route)
-            self._route = route
-            faults.before("retain_host_pool")
-            allocator.retain_on_host(self._pool_id)
-            self._holds_host_use = True
-            faults.before("begin_stream_capture")
-            self._capture = device.captures.begin(origin, self._pool_id, mode, current_host())
+            with faults.around("retain_pool"):
+                allocator.retain(self._pool_id)
+                self._holds_use = True
+            with faults.around("begin_route"):
+                route = Route(self._pool_id, self._claims)
+                allocator.begin_route(route)
+                self._route = route
+            with faults.around("retain_host_pool"):
+                allocator.retain_on_host(self._pool_id)
+                self._holds_host_use = True
+                allocator.begin_route_on_host(self._pool_id)
+                self._routes_on_host = True
+            with faults.around("begin_stream_capture"):
+                self._capture = device.captures.begin(origin, self._pool_id, mode, current_host())
+                if device.recorder is not None:
+                    device.recorder.open(self._capture)
 
     def capture_end(self) -> None:
         """End the recording and instantiate it.
@@ -159,17 +185,20 @@ class SimGraph:
             if device.current_queue() is not capture.origin:
                 raise SimError("a capture must end on the stream it began on")
             capture.check_ender(current_host())
-            faults.before("end_stream_capture")
-            verdict = capture.verdict()
-            self.undo_capture()
+            with faults.around("end_stream_capture"):
+                if device.recorder is not None:
+                    device.recorder.check_complete(capture)
+                verdict = capture.verdict()
+                self.undo_capture()
             if verdict is not None:
+                self._let_go(())
                 raise verdict from capture.refusal
             self.undo_route()
             advance = device.generator.end_capture()
             self._ended = True
-            faults.before("instantiate")
-            self._recording = Recording(capture, advance)
-            device.memory.charge_graph(self._recording.driver_bytes)
+            with faults.around("instantiate"):
+                self._recording = Recording(capture, advance)
+                device.memory.charge_graph(self._recording.driver_bytes)
 
     @faulted("graph_replay")
     def replay(self) -> None:
@@ -193,7 +222,12 @@ class SimGraph:
             fault_at = None
             if recording.epoch != device.allocator.epoch:
                 fault_at = self._judge_stale(recording)
-            device.submit(queue, Launch(recording.operations, start.seed, start.offset, fault_at))
+            if recording.outside and device.config.sanitize:
+                _check_outside(recording)
+            loans = recording.loans if device.config.sanitize else ()
+            device.executor.submit(queue, Launch(recording.operations, start.seed, start.offset, fault_at, loans))
+            if recording.in_host_order:
+                device.executor.finish(queue)
 
     def _judge_stale(self, recording: Recording) -> int | None:
         """What the memory that was given back means for a launch: fine, an error, or a fault when the device gets there."""
@@ -235,9 +269,17 @@ class SimGraph:
             recording.release()
             device.memory.discharge_graph(recording.driver_bytes)
             device.captures.break_by_destruction(host)
+        self._let_go(() if recording is None else recording.operations)
+
+    def _let_go(self, operations: tuple[Operation, ...]) -> None:
+        """Leave to the driver what was retained, for after the queued launches of ``operations``."""
+        retained, self._retained = self._retained, []
+        for release in retained:
+            self._device.release_after(operations, release)
 
     def __del__(self) -> None:
-        if self._recording is not None or self._ended:
+        unended = self._holds_use and self._device.config.release_pool_on_destroy
+        if self._recording is not None or self._ended or unended:
             # A destructor may run inside any other call, and resurrecting is allowed once: the next call finishes it.
             self._device.door.when_next_entered(partial(self._destroy, current_host()))
 
@@ -247,24 +289,46 @@ class SimGraph:
         """End the stream capture, sound or not."""
         if self._capture is not None:
             self._device.captures.end(self._capture)
+            if self._device.recorder is not None:
+                self._device.recorder.close(self._capture)
             self._capture = None
 
     def undo_route(self) -> None:
-        """Stop routing allocations to its pool."""
-        if self._route is not None:
-            self._device.allocator.end_route(self._route)
-            self._route = None
+        """Stop routing allocations to its pool and to the twin in host memory."""
+        self._undo_device_route()
+        if self._pool_id is not None and self._routes_on_host:
+            self._routes_on_host = False
+            self._device.allocator.end_route_on_host(self._pool_id)
 
     def undo_pool_use(self) -> None:
         """Give back the use of the pool and of its twin in host memory."""
-        if self._pool_id is not None and self._holds_use:
-            self._holds_use = False
-            self._device.allocator.release(self._pool_id)
+        self._undo_device_use()
         if self._pool_id is not None and self._holds_host_use:
             self._holds_host_use = False
             self._device.allocator.release_on_host(self._pool_id)
 
-    def _claims(self, queue: StreamQueue, host: Host) -> bool:
+    def undo_on_device_only(self) -> None:
+        """Stop routing, and give the use back, in the device's allocator alone: what a user can do by hand (facts F4, F5)."""
+        self._undo_device_route()
+        self._undo_device_use()
+
+    def _undo_device_route(self) -> None:
+        if self._route is not None:
+            self._device.allocator.end_route(self._route)
+            self._route = None
+
+    def _undo_device_use(self) -> None:
+        if self._pool_id is not None and self._holds_use:
+            self._holds_use = False
+            self._device.allocator.release(self._pool_id)
+
+    def _claims(self, queue: StreamQueue) -> bool:
         """Whether an allocation belongs to this capture."""
         capture = self._capture
         return capture is not None and queue.capture is capture and not capture.broken
+
+
+def _check_outside(recording: Recording) -> None:
+    for memory, operation in recording.outside.items():
+        if memory.freed():
+            raise SimMemoryError(f"replay uses memory that its owner has freed since the capture: '{operation}' of {memory.name}")

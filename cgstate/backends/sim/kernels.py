@@ -31,17 +31,17 @@ def mul(a: SimTensor, b: SimTensor) -> SimTensor:
 
 def scale(x: SimTensor, factor: float) -> SimTensor:
     """``x * factor``; the factor is baked in."""
-    return _unary("scale", lambda v: v * factor, x)
+    return _one("scale", lambda values: ([v * factor for v in values],), (x,), x.shape)
 
 
 def relu(x: SimTensor) -> SimTensor:
     """``max(x, 0)``."""
-    return _unary("relu", lambda v: v if v > 0.0 else 0.0, x)
+    return _one("relu", _relu, (x,), x.shape)
 
 
 def tanh(x: SimTensor) -> SimTensor:
     """The hyperbolic tangent."""
-    return _unary("tanh", math.tanh, x)
+    return _one("tanh", lambda values: (list(map(math.tanh, values)),), (x,), x.shape)
 
 
 def masked_fill(x: SimTensor, mask: SimTensor, value: float) -> SimTensor:
@@ -61,8 +61,8 @@ def softmax(x: SimTensor) -> SimTensor:
 
 def embedding(ids: SimTensor, table: SimTensor) -> SimTensor:
     """The rows of ``table`` that ``ids`` names. An id out of range is a device-side assert (fact F7)."""
-    width = table.shape[1]
-    return _one("embedding", partial(_embedding, width), (ids, table), (*ids.shape, width))
+    rows, width = table.shape
+    return _one("embedding", partial(_embedding, rows, width), (ids, table), (*ids.shape, width))
 
 
 def conv_transpose1d(x: SimTensor, weight: SimTensor, stride: int) -> SimTensor:
@@ -71,6 +71,8 @@ def conv_transpose1d(x: SimTensor, weight: SimTensor, stride: int) -> SimTensor:
     if weight.shape[0] != channels:
         raise ValueError(f"conv_transpose1d of {channels} channels by a weight of shape {weight.shape}")
     _, out_channels, taps = weight.shape
+    if frames < 1 or stride < 1:
+        raise ValueError(f"conv_transpose1d of {frames} frames with stride {stride}")
     length = (frames - 1) * stride + taps
     kernel = partial(_conv_transpose1d, channels, frames, out_channels, taps, stride)
     return _one("conv_transpose1d", kernel, (x, weight), (out_channels, length))
@@ -89,20 +91,16 @@ def matmul(a: SimTensor, b: SimTensor) -> SimTensor:
     partial_sums = partial(_matmul_partial, rows, inner, columns)
     if 2 * size > workspace.numel():
         return _one("matmul", lambda x, y: _matmul_reduce(*partial_sums(x, y)), (a, b), (rows, columns))
-    scratch = workspace.narrow(0, 0, 2 * size)
-    first, second = scratch.narrow(0, 0, size), scratch.narrow(0, size, size)
+    first, second = workspace.narrow(0, 0, size), workspace.narrow(0, size, size)
     a.device.launch("matmul_partial", partial_sums, (a, b), (first, second))
     return _one("matmul_reduce", _matmul_reduce, (first, second), (rows, columns))
 
 
 def _one(name: str, kernel: Callable[..., tuple[Values]], inputs: tuple[SimTensor, ...], shape: Shape) -> SimTensor:
-    out = inputs[0].new_empty(shape)
-    out.device.launch(name, kernel, inputs, (out,))
+    device = inputs[0].storage.device
+    out = SimTensor.empty(device, shape)
+    device.launch(name, kernel, inputs, (out,))
     return out
-
-
-def _unary(name: str, of: Callable[[float], float], x: SimTensor) -> SimTensor:
-    return _one(name, lambda values: ([of(v) for v in values],), (x,), x.shape)
 
 
 def _binary(name: str, of: Callable[[float, float], float], a: SimTensor, b: SimTensor) -> SimTensor:
@@ -116,9 +114,13 @@ def _binary(name: str, of: Callable[[float, float], float], a: SimTensor, b: Sim
     return _one(name, kernel, (a, b), a.shape)
 
 
+def _relu(values: Values) -> tuple[Values]:
+    return ([v if v > 0.0 else 0.0 for v in values],)
+
+
 def _softmax(width: int, values: Values) -> tuple[Values]:
     out: Values = []
-    for start in range(0, len(values), width):
+    for start in range(0, len(values), max(1, width)):
         row = values[start : start + width]
         top = max(row)
         powers = [math.exp(v - top) for v in row]
@@ -127,9 +129,8 @@ def _softmax(width: int, values: Values) -> tuple[Values]:
     return (out,)
 
 
-def _embedding(width: int, ids: Values, table: Values) -> tuple[Values]:
+def _embedding(rows: int, width: int, ids: Values, table: Values) -> tuple[Values]:
     out: Values = []
-    rows = len(table) // width
     for value in ids:
         if not 0 <= value < rows:
             raise DeviceFault(DEVICE_ASSERT)
@@ -166,8 +167,8 @@ def _matmul_partial(rows: int, inner: int, columns: int, a: Values, b: Values) -
     for r in range(rows):
         row = a[r * inner : (r + 1) * inner]
         even, odd = row[::2], row[1::2]
-        first += [sum(map(_times, even, column)) for column in evens]
-        second += [sum(map(_times, odd, column)) for column in odds]
+        first += [sum(map(_times, even, column), 0.0) for column in evens]
+        second += [sum(map(_times, odd, column), 0.0) for column in odds]
     return first, second
 
 

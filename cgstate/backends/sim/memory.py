@@ -38,6 +38,8 @@ UNINITIALISED = float("nan")
 Span: TypeAlias = "slice[int, int, int | None]"
 View: TypeAlias = "Span | tuple[Span, ...]"
 """Where a tensor's elements lie: one run of cells, or its rows one by one."""
+Target: TypeAlias = "tuple[View, int]"
+"""Where the values of an output go, and how many there are."""
 
 
 def load(cells: list[float], view: View) -> list[float]:

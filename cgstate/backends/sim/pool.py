@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cgstate.backends.base import SegmentView
 from cgstate.backends.sim.allocator import Route
 from cgstate.backends.sim.blocks import PoolId
 from cgstate.backends.sim.faults import Faults, faulted
-from cgstate.backends.sim.host import Host, current_host
+from cgstate.backends.sim.host import current_host
+from cgstate.backends.sim.memory import ITEM_BYTES, SMALL_SEGMENT
 from cgstate.backends.sim.streams import StreamQueue
 
 if TYPE_CHECKING:
@@ -51,6 +53,21 @@ class SimPool:
         with self._device.door.even_if_lost:
             return self._device.allocator.bytes_by_stream(self._id)
 
+    @faulted("pool_segments")
+    def segments(self) -> Sequence[SegmentView]:
+        """As `base.MemoryPool.segments`."""
+        with self._device.door.even_if_lost:
+            return [
+                SegmentView(segment.queue.handle, segment.size * ITEM_BYTES, live, segment.size == SMALL_SEGMENT)
+                for segment, live in self._device.allocator.segments_of(self._id)
+            ]
+
+    @faulted("pool_workspace_bytes")
+    def workspace_bytes(self) -> int:
+        """As `base.MemoryPool.workspace_bytes`."""
+        with self._device.door.even_if_lost:
+            return self._device.library.bytes_in(self._id)
+
     @faulted("pool_use_count")
     def use_count(self) -> int:
         """As `base.MemoryPool.use_count`; this allocator always tells."""
@@ -87,8 +104,8 @@ def allocating_from(pool: SimPool) -> Iterator[None]:
     device = pool.device
     host = current_host()
 
-    def claims(queue: StreamQueue, caller: Host) -> bool:
-        return caller is host
+    def claims(queue: StreamQueue) -> bool:
+        return current_host() is host
 
     route = Route(pool.id, claims)
     with device.door:

@@ -21,8 +21,9 @@ T = TypeVar("T")
 class graph_scope:
     """Capture the block into ``graph``.
 
-    On the way in it waits for the device and flushes the allocator (fact P7). On the way out it restores the current stream only
-    when the capture could be ended (fact F3), whatever the block raised (fact F1).
+    On the way in it waits for the device and flushes the allocators (fact P7), so that a latched pool opens again if nothing holds
+    memory of it (fact P1). On the way out it restores the current stream only when the capture could be ended (fact F3), whatever
+    the block raised (fact F1).
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class graph_scope:
         device = self._device
         device.synchronize()
         device.flush()
+        device.flush_host()
         self._before = device.current_stream()
         device.set_stream(self._stream)
         self._graph.capture_begin(self._pool, self._mode)

@@ -15,7 +15,7 @@ from cgstate.backends.base import Event
 from cgstate.backends.sim.errors import ILLEGAL_HANDLE, SimAcceleratorError
 from cgstate.backends.sim.faults import Faults, faulted
 from cgstate.backends.sim.host import current_host
-from cgstate.backends.sim.work import Mark, Wait, Work
+from cgstate.backends.sim.work import Mark, Milestone, Wait, Work
 from cgstate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 POOL_STREAMS = 32
 """Handles of the framework's own stream pool (fact S1)."""
 
+DRIVER_HANDLE = -1
+"""Handle of the queues in which the driver keeps its own errands; no host can wait for them."""
+
 
 class StreamQueue:
     """The device's side of a stream.
 
     Attributes:
-        handle: Its raw handle; 0 is the default stream. Handles of closed streams do not come back.
+        handle: Its raw handle; 0 is the default stream, `DRIVER_HANDLE` the driver. Handles of closed streams do not come back.
         work: What the device has not finished yet, oldest first.
         capture: The open capture that records this stream instead.
         closed: Whether its handle was destroyed. Work queued before still runs.
@@ -50,7 +53,7 @@ class StreamQueue:
             raise SimAcceleratorError(ILLEGAL_HANDLE)
 
 
-class SimEvent:
+class SimEvent(Milestone):
     """A mark in a stream. One recorded in a capture is a fork or a join of the graph and no mark at all.
 
     Attributes:
@@ -59,13 +62,18 @@ class SimEvent:
         seen: What of that capture, by stream, lies before it.
     """
 
-    __slots__ = ("_device", "capture", "passed", "seen")
+    __slots__ = ("_device", "capture", "seen")
 
     def __init__(self, device: SimDevice, capture: Capture | None = None, seen: Mapping[StreamQueue, int] | None = None) -> None:
+        super().__init__()
         self._device = device
-        self.passed = False
         self.capture = capture
         self.seen = seen or {}
+
+    @property
+    def device(self) -> SimDevice:
+        """The device it was recorded on."""
+        return self._device
 
     @property
     def faults(self) -> Faults:
@@ -140,13 +148,13 @@ class SimStream:
         """As `base.Stream.wait`. In a capture it forks or joins.
 
         Raises:
-            ConfigError: not an event of a simulated device.
+            ConfigError: not an event of this device.
             SimAcceleratorError: 905 for an event from outside the capture, 902 for one of another capture, 907 for one of a
                 capture that is over.
         """
-        if not isinstance(event, SimEvent):
-            raise ConfigError(f"not an event of a simulated device: {event!r}")
         device = self._device
+        if not isinstance(event, SimEvent) or event.device is not device:
+            raise ConfigError(f"not an event of {device.name}: {event!r}")
         with device.door:
             if not device.captures.wait(self.queue, event, current_host()):
                 device.submit(self.queue, Wait(event))

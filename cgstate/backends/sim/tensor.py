@@ -12,9 +12,11 @@ from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from cgstate.backends.sim.errors import SimMemoryError
-from cgstate.backends.sim.memory import ITEM_BYTES, POISON, View, load
+from cgstate.backends.sim.faults import Faults, faulted
+from cgstate.backends.sim.memory import ITEM_BYTES, POISON, Target, View, load
 
 if TYPE_CHECKING:
+    from cgstate.backends.sim.blocks import Block
     from cgstate.backends.sim.device import SimDevice
 
 Nested: TypeAlias = "float | Sequence[Nested]"
@@ -22,13 +24,13 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Storage:
-    """Memory of the current stream, from whichever pool allocations go to; an empty one still holds one cell."""
+    """Owns ``block``, and gives it back."""
 
     __slots__ = ("block", "device")
 
-    def __init__(self, device: SimDevice, size: int) -> None:
+    def __init__(self, device: SimDevice, block: Block) -> None:
         self.device = device
-        self.block = device.allocate(max(1, size))
+        self.block = block
 
     @property
     def nbytes(self) -> int:
@@ -36,8 +38,7 @@ class Storage:
         return self.block.size * ITEM_BYTES
 
     def __del__(self) -> None:
-        if hasattr(self, "block"):
-            self.device.door.give_back(self.block)
+        self.device.door.give_back(self.block)
 
 
 class SimTensor:
@@ -48,9 +49,10 @@ class SimTensor:
         requires_grad: Whether autograd would record calls with it. Plain data here; nothing differentiates.
         storage: Whose memory it shows.
         view: Where its elements lie.
+        target: The same and how many they are, for kernels that write them.
     """
 
-    __slots__ = ("_offset", "_strides", "requires_grad", "shape", "storage", "view")
+    __slots__ = ("_offset", "_strides", "requires_grad", "shape", "storage", "target", "view")
 
     def __init__(self, storage: Storage, offset: int, shape: Shape, strides: Shape | None = None) -> None:
         """``strides`` are the cells between neighbours, by dimension; None: there are no gaps."""
@@ -59,17 +61,24 @@ class SimTensor:
         self.requires_grad = False
         self._offset = offset
         self._strides = None if strides is None or strides == contiguous_strides(shape) else strides
-        self.view: View = _view(storage.block.start + offset, shape, self._strides)
+        size, start = prod(shape), storage.block.start + offset
+        self.view: View = slice(start, start + size) if self._strides is None else _rows(start, shape, self._strides)
+        self.target: Target = (self.view, size)
 
     @classmethod
     def empty(cls, device: SimDevice, shape: Shape) -> SimTensor:
-        """Fresh memory with whatever is in it."""
-        return cls(Storage(device, prod(shape)), 0, shape)
+        """Memory of the current stream, from whichever pool allocations go to; an empty tensor still holds one cell."""
+        return cls(Storage(device, device.allocate(prod(shape) or 1)), 0, shape)
 
     @property
     def device(self) -> SimDevice:
         """The device that it lives on."""
         return self.storage.device
+
+    @property
+    def faults(self) -> Faults:
+        """The fault injector of its device."""
+        return self.storage.device.faults
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +92,7 @@ class SimTensor:
 
     def numel(self) -> int:
         """How many elements."""
-        return prod(self.shape)
+        return self.target[1]
 
     def data_ptr(self) -> int:
         """The address of the first element, in bytes."""
@@ -93,9 +102,11 @@ class SimTensor:
 
     def narrow(self, dim: int, start: int, length: int) -> SimTensor:
         """Elements ``start`` to ``start + length`` of one dimension; shares memory."""
-        if not 0 <= start <= start + length <= self.shape[dim]:
+        if not (0 <= dim < len(self.shape) and 0 <= start <= start + length <= self.shape[dim]):
             raise IndexError(f"narrow({dim}, {start}, {length}) of shape {self.shape}")
         shape = (*self.shape[:dim], length, *self.shape[dim + 1 :])
+        if dim == 0 and self._strides is None:
+            return SimTensor(self.storage, self._offset + start * prod(shape[1:]), shape)
         strides = self._strides or contiguous_strides(self.shape)
         return SimTensor(self.storage, self._offset + start * strides[dim], shape, strides)
 
@@ -107,7 +118,7 @@ class SimTensor:
 
     def reshape(self, *shape: int) -> SimTensor:
         """The same elements in another shape: a view where they lie in one run, else a copy."""
-        if prod(shape) != self.numel():
+        if prod(checked(shape)) != self.numel():
             raise ValueError(f"cannot reshape {self.shape} to {shape}")
         whole = self if self._strides is None else self.clone()
         return SimTensor(whole.storage, whole._offset, shape)
@@ -137,7 +148,7 @@ class SimTensor:
 
     def new_empty(self, shape: Sequence[int]) -> SimTensor:
         """Another tensor of this device, with whatever is in its memory."""
-        return SimTensor.empty(self.device, tuple(shape))
+        return SimTensor.empty(self.device, checked(tuple(shape)))
 
     def new_zeros(self, shape: Sequence[int]) -> SimTensor:
         """Another tensor of this device, full of zeros."""
@@ -158,9 +169,9 @@ class SimTensor:
             raise ValueError(f"item() of {self.numel()} elements")
         return self._read()[0]
 
+    @faulted("host_read")
     def _read(self) -> list[float]:
         device = self.device
-        device.faults.before("host_read")
         with device.door:
             device.wait_for(device.current_queue())
             values = load(device.memory.cells, self.view)
@@ -170,6 +181,17 @@ class SimTensor:
 
     def __repr__(self) -> str:
         return f"SimTensor(shape={self.shape}, device={self.device.name})"
+
+
+def checked(shape: Shape) -> Shape:
+    """``shape``, if there are such tensors.
+
+    Raises:
+        ValueError: a negative length.
+    """
+    if shape and min(shape) < 0:
+        raise ValueError(f"negative length in shape {shape}")
+    return shape
 
 
 def contiguous_strides(shape: Shape) -> Shape:
@@ -201,9 +223,7 @@ def flatten(data: Nested) -> tuple[list[float], Shape]:
     return values, (len(data), *(shapes.pop() if shapes else ()))
 
 
-def _view(start: int, shape: Shape, strides: Shape | None) -> View:
-    if strides is None:
-        return slice(start, start + prod(shape))
+def _rows(start: int, shape: Shape, strides: Shape) -> View:
     length, step = shape[-1], strides[-1]
     extent = (length - 1) * step + 1 if length else 0
     outer = (range(0, n * s, s) if s else range(0) for n, s in zip(shape[:-1], strides[:-1], strict=True))

@@ -1,20 +1,32 @@
-"""Nested values: tensors inside tuples, lists, dicts and dataclasses. Called by the backend."""
+"""Nested values: tensors inside tuples, lists, dicts and dataclasses. Called by the backend.
+
+A tensor is a `SimTensor`, or one of torch's if the program has imported torch.
+"""
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from cgstate.backends.sim.tensor import SimTensor
+from cgstate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    import torch
+
+    AnyTensor: TypeAlias = "SimTensor | torch.Tensor"
 
 T = TypeVar("T")
 
 
 def leaves(value: object) -> Iterator[object]:
     """Every part of ``value`` that has no parts of its own, in order; the same one as often as it occurs."""
-    if isinstance(value, SimTensor):
+    if is_tensor(value):
         yield value
     elif isinstance(value, list | tuple):
         for part in value:
@@ -29,18 +41,59 @@ def leaves(value: object) -> Iterator[object]:
         yield value
 
 
-def tensors_in(value: object) -> Iterator[SimTensor]:
+def tensors_in(value: object) -> Iterator[AnyTensor]:
     """The tensors among the `leaves`."""
-    return (part for part in leaves(value) if isinstance(part, SimTensor))
+    return (part for part in leaves(value) if is_tensor(part))
+
+
+def is_tensor(value: object) -> TypeGuard[AnyTensor]:
+    """Whether ``value`` is a tensor, of whichever kind."""
+    return isinstance(value, SimTensor) or is_torch_tensor(value)
+
+
+def is_torch_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether ``value`` is a tensor of torch, which is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def is_torch_module(value: object) -> TypeGuard[torch.nn.Module]:
+    """Whether ``value`` is a module of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(getattr(torch, "nn", None), "Module", ()))
+
+
+def torch_records() -> bool:
+    """Whether torch's autograd looks at calls of this thread."""
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "is_grad_enabled") and bool(torch.is_grad_enabled())
+
+
+def address(tensor: object) -> int:
+    """Where a tensor is, as `base.Backend.address`.
+
+    Raises:
+        ConfigError: not a tensor.
+    """
+    if not is_tensor(tensor):
+        raise ConfigError(f"not a tensor, so that it has no address: {tensor!r}")
+    return tensor.data_ptr()
+
+
+def storage(tensor: object) -> object:
+    """What keeps the memory of a tensor, as `base.Backend.storage`."""
+    if isinstance(tensor, SimTensor):
+        return tensor.storage
+    return tensor.untyped_storage() if is_torch_tensor(tensor) else None
 
 
 def clone(value: T) -> T:
     """``value`` rebuilt with a copy of each tensor, one copy a tensor; what holds no tensors is kept as it is."""
-    if isinstance(value, SimTensor):
+    if is_tensor(value):
         return cast(T, value.clone())
-    copies: dict[int, SimTensor] = {}
+    copies: dict[int, AnyTensor] = {}
 
-    def copy_of(tensor: SimTensor) -> SimTensor:
+    def copy_of(tensor: AnyTensor) -> AnyTensor:
         if id(tensor) not in copies:
             copies[id(tensor)] = tensor.clone()
         return copies[id(tensor)]
@@ -48,8 +101,8 @@ def clone(value: T) -> T:
     return cast(T, _map(value, copy_of))
 
 
-def _map(value: object, of: Callable[[SimTensor], SimTensor]) -> object:
-    if isinstance(value, SimTensor):
+def _map(value: object, of: Callable[[AnyTensor], AnyTensor]) -> object:
+    if is_tensor(value):
         return of(value)
     if next(tensors_in(value), None) is None:
         return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from cgstate.backends.sim.blocks import PoolId
 from cgstate.backends.sim.errors import SimLibraryError
 from cgstate.backends.sim.host import Host, current_host
 from cgstate.backends.sim.memory import ITEM_BYTES
@@ -56,6 +57,11 @@ class Library:
                 self._made += 1
             handle = self._handles[host] = min(unused)
         return handle
+
+    def bytes_in(self, pool_id: PoolId) -> int:
+        """Bytes of the workspaces that were born in one pool."""
+        storages = [workspace.storage for workspace in self._workspaces.values()]
+        return sum(storage.nbytes for storage in storages if storage.block.segment.pool.id == pool_id)
 
     def clear(self) -> None:
         """Free every workspace of the device, all streams (fact W3); graphs that have one baked in are not asked."""

@@ -1,0 +1,168 @@
+"""Measures what graphs hold on a real GPU: the estimate against it, the order of capture, random rounds, retiring under load.
+
+python -m benchmarks.memory --commit SHA --out docs/evidence/memory-h200.json
+
+With ``--backend sim`` the same runs on the simulator, small, and writes nothing: a test of the measuring itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.evidence import Row, at_least, at_most, exactly, write
+from benchmarks.shapes import Part, Shape, shapes_on
+from benchmarks.sharing import shared_stream_saving
+from cgstate import GraphManager, Isolation
+from cgstate.backends.base import Backend
+from cgstate.backends.choose import choose
+
+ORDERS = 20
+"""Random orders of capture that largest first is compared with."""
+ROUNDS = 1000
+"""Random rounds in each isolation, with and without expandable segments."""
+
+ISOLATIONS = (Isolation.shared, Isolation.per_component, Isolation.per_entry)
+
+BARS = {
+    "shapes": at_least(6),
+    "shapes_outside": exactly(0),
+    "worst_upper_over_actual": at_most(1.10),
+    "order_ratio": at_most(1.02),
+    "rounds": at_least(2 * len(ISOLATIONS) * ROUNDS),
+    "rounds_wrong": exactly(0),
+    "leaked_bytes": exactly(0),
+    "retire_added_us": at_most(10),
+    "shared_stream_saved_bytes": at_least(1),
+    "shared_stream_unequal": exactly(0),
+}
+
+
+def estimated(backend: Backend, shape: Shape) -> dict[str, float | str | bool]:
+    """Estimate a shape, then capture it."""
+    with GraphManager(backend, isolation=shape.isolation) as manager:
+        manager.prepare(shape.components())
+        estimate = manager.profile_memory()
+        report = manager.capture_and_bind(progress=False)
+        comparison = report.comparison
+        assert comparison is not None
+        return {
+            "shape": shape.name,
+            "graphs": estimate.graphs,
+            "samples": len(estimate.samples),
+            "sample_seconds": sum(sample.seconds for sample in estimate.samples),
+            "profile_seconds": estimate.seconds,
+            "capture_seconds": report.seconds,
+            "lower": comparison.lower,
+            "actual": comparison.actual,
+            "upper": comparison.upper,
+            "within": comparison.within,
+            "upper_over_actual": comparison.ratio,
+            "driver_bytes": estimate.driver,
+            "trusted": estimate.trusted,
+        }
+
+
+def ordered(backend: Backend, part: Part, orders: int) -> dict[str, float]:
+    """Bytes held by a component captured largest first, and the least of smallest first, as given, and random orders."""
+
+    def held(order: list[int]) -> int:
+        with GraphManager(backend) as manager:
+            manager.prepare([part.component("part", order)])
+            return manager.capture_and_bind(progress=False).memory.total
+
+    sizes = list(part.sizes)
+    largest_first = held(sorted(sizes, reverse=True))
+    rng = random.Random(0)
+    others = [sorted(sizes), rng.sample(sizes, len(sizes)), *(rng.sample(sizes, len(sizes)) for _ in range(orders))]
+    totals = [held(order) for order in others]
+    return {"largest_first": largest_first, "least": min(totals), "most": max(totals), "order_ratio": largest_first / min(totals)}
+
+
+def rounds(backend: str, number: int) -> list[dict[str, object]]:
+    """Random rounds in each isolation, each in a process of its own, with and without expandable segments where there are any."""
+    settings = ["expandable_segments:False", "expandable_segments:True"] if backend == "cuda" else [""]
+    started = []
+    for isolation in ISOLATIONS:
+        for setting in settings:
+            command = [sys.executable, "-m", "benchmarks.rounds", "--backend", backend]
+            command += ["--isolation", isolation.value, "--rounds", str(number)]
+            environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting} if setting else dict(os.environ)
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            started.append((isolation, setting, process))
+    rows: list[dict[str, object]] = []
+    for isolation, setting, process in started:
+        output, _ = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"the rounds in {isolation} isolation ({setting or 'default'}) ended with {process.returncode}")
+        rows.append({"isolation": isolation.value, "setting": setting, **json.loads(output)})
+    return rows
+
+
+def shared_stream(backend: Backend) -> dict[str, float]:
+    """Bytes that a graph in another one's eager break saves by sharing its capture stream, and how many outputs were wrong."""
+    part = next(shape for shape in shapes_on(backend) if shape.name == "mlp").parts[0]
+    size = part.sizes[-1]
+    saving = shared_stream_saving(backend, part.call, lambda: part.example(size)[0])
+    return {"shared_stream_saved_bytes": saving.saved, "shared_stream_unequal": int(not saving.equal)}
+
+
+def measure(backend: Backend, *, number: int, orders: int) -> tuple[dict[str, float], list[Row]]:
+    """All figures, and the rows they come from."""
+    shapes = shapes_on(backend)
+    estimates = [estimated(backend, shape) for shape in shapes]
+    single = [shape for shape in shapes if len(shape.parts) == 1 and shape.isolation == Isolation.shared]
+    orderings = {shape.name: ordered(backend, shape.parts[0], orders) for shape in single[:3]}
+    played = rounds(backend.name, number)
+    figures: dict[str, float] = {
+        "shapes": len(estimates),
+        "shapes_within": sum(bool(row["within"]) for row in estimates),
+        "shapes_outside": sum(not row["within"] for row in estimates),
+        "worst_upper_over_actual": max(float(row["upper_over_actual"]) for row in estimates),
+        "sample_seconds": sum(float(row["sample_seconds"]) for row in estimates),
+        "capture_seconds": sum(float(row["capture_seconds"]) for row in estimates),
+        "order_ratio": max(row["order_ratio"] for row in orderings.values()),
+        "rounds": sum(int(str(row["rounds"])) for row in played),
+        "rounds_wrong": sum(int(str(row["wrong"])) for row in played),
+        "leaked_bytes": sum(int(str(row["leaked_bytes"])) for row in played),
+        **shared_stream(backend),
+    }
+    if backend.name == "cuda":
+        from benchmarks import retiring
+
+        figures |= retiring.measure()
+    rows: list[Row] = [{"part": "estimate", **row} for row in estimates]
+    rows += [{"part": "order", "shape": name, **row} for name, row in orderings.items()]
+    rows += [{"part": "rounds", **row} for row in played]
+    return figures, rows
+
+
+def main() -> int:
+    """Measure, print, write; 0 if every bar holds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default="cuda", choices=["cuda", "sim"])
+    parser.add_argument("--out", type=Path, default=Path("docs/evidence/memory-h200.json"))
+    parser.add_argument("--commit", default="", help="the measured commit, where the checkout has no history")
+    arguments = parser.parse_args()
+    real = arguments.backend == "cuda"
+    figures, rows = measure(choose(arguments.backend), number=ROUNDS if real else 20, orders=ORDERS if real else 3)
+    for name, figure in figures.items():
+        bar = BARS.get(name)
+        verdict = "" if bar is None else f"  {bar.text}  {'holds' if bar.holds(figure) else 'BROKEN'}"
+        print(f"{name:28} {figure:14.6g}{verdict}")
+    for row in rows:
+        if row["part"] == "estimate":
+            print(row)
+    if not real:
+        return 0
+    command = "python -m benchmarks.memory"
+    return 0 if write(arguments.out, command=command, commit=arguments.commit, figures=figures, bars=BARS, rows=rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""What the backend asks about torch tensors that it is given: fit to be static, and how large."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cgstate.backends.sim.memory import ITEM_BYTES
+from cgstate.backends.sim.recorder.tensor import ArenaTensor
+from cgstate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cgstate.backends.sim.recorder.recorder import Recorder
+
+
+def check(recorder: Recorder, tensor: Tensor) -> None:
+    """Refuse what this device cannot work on.
+
+    Raises:
+        ConfigError: a tensor of another device, or one that is not strided.
+    """
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise ConfigError(
+            f"the simulator runs torch on plain CPU tensors, and was given a {tensor.layout} one on {tensor.device}; "
+            "use the cuda backend for CUDA tensors"
+        )
+    if isinstance(tensor, ArenaTensor) and tensor.recorder is not recorder:
+        raise ConfigError(f"a tensor of {tensor.recorder.device.name} was given to {recorder.device.name}")
+
+
+def storage_bytes(recorder: Recorder, tensor: Tensor) -> tuple[int, int]:
+    """The identity of the tensor's storage, and the bytes that it holds: of its block, if it has one."""
+    storage = tensor.untyped_storage()
+    block = recorder.arena.block_of(tensor)
+    return storage._cdata, storage.nbytes() if block is None else block.size * ITEM_BYTES

@@ -1,0 +1,93 @@
+"""``cgstate fidelity``: does the simulator do what the GPU did, fact by fact and program by program?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cgstate.cli.document import print_document
+from cgstate.cli.exits import Exit
+from cgstate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cgstate.testing.fidelity.fact import Fact
+
+
+class Device(StrEnum):
+    """What is held against the recording."""
+
+    sim = "sim"
+    cuda = "cuda"
+
+
+def fidelity(
+    backend: Annotated[Device, typer.Option(help="What to run: the simulator, or the GPU at hand.")] = Device.sim,
+    record: Annotated[Path | None, typer.Option(help="Write what the GPU does, and hold the simulator against that.")] = None,
+    against: Annotated[Path | None, typer.Option(help="The recording to compare with; else the one that is bundled.")] = None,
+    evidence: Annotated[Path | None, typer.Option(help="Write what the simulator was compared with, and the result.")] = None,
+    only: Annotated[str, typer.Option(help="Facts to run, e.g. P1,P3; drawn programs are left out then.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="With --record: the first seed of the drawn programs.")] = 0,
+    programs: Annotated[int, typer.Option(min=0, help="With --record: how many programs to draw.")] = 200,
+    commit: Annotated[str, typer.Option(help="With --record: the commit, where the checkout has no history.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")] = False,
+) -> None:
+    """Run the facts and the drawn programs, and compare with what a GPU did."""
+    from rich.console import Console
+
+    from cgstate.backends.choose import cuda_is_here
+    from cgstate.testing.fidelity import running, show
+    from cgstate.testing.fidelity.proof import write_evidence
+    from cgstate.testing.machine import commit as checkout
+
+    if record is not None and (backend is not Device.cuda or only or against is not None):
+        raise ConfigError("--record needs --backend cuda, and goes with neither --only nor --against")
+    if evidence is not None and (only or (backend is Device.cuda and record is None)):
+        raise ConfigError("--evidence is about the whole simulator: it goes with --backend sim or --record, and not with --only")
+    facts = _chosen(only)
+    if backend is Device.cuda and not cuda_is_here():
+        print("cgstate: there is no CUDA device here (or no torch); try --backend sim", file=sys.stderr)
+        raise typer.Exit(Exit.MISSING)
+    with _progress() as tick:
+        if record is not None:
+            report = running.record(record, programs, seed, commit or checkout(), tick)
+        elif backend is Device.cuda:
+            report = running.compare_gpu(against, facts, programs=not only, tick=tick)
+        else:
+            report = running.compare_simulator(against, facts, programs=not only, tick=tick)
+    if evidence is not None:
+        write_evidence(evidence, report, "cgstate fidelity --backend cuda --record; cgstate fidelity --evidence")
+    if as_json:
+        print_document("fidelity", report.document())
+    else:
+        show.draw(report, Console())
+    raise typer.Exit(Exit.HOLDS if report.holds else Exit.VIOLATED)
+
+
+def _chosen(only: str) -> list[Fact]:
+    from cgstate.testing.fidelity.facts import FACTS
+
+    ids = [id_.strip().upper() for id_ in only.split(",") if id_.strip()]
+    unknown = [id_ for id_ in ids if id_ not in FACTS]
+    if unknown:
+        raise ConfigError(f"no such fact: {', '.join(unknown)}; there are {', '.join(FACTS)}")
+    return [fact for id_, fact in FACTS.items() if not ids or id_ in ids]
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    errors = Console(stderr=True)
+    bar = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), console=errors, transient=True, disable=not errors.is_terminal
+    )
+    with bar:
+        task = bar.add_task("Starting", total=None)
+        yield lambda done: bar.update(task, description=done.splitlines()[0])

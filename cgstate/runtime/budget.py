@@ -1,0 +1,159 @@
+"""The byte budget: what the manager may hold, what it holds, and what a capture is known to take.
+
+Charged are the segments of every pool that was not given back (live, stranded, retired), as they were last measured, and static
+inputs (I7). A refusal is remembered by its reason alone, the bytes that the graph takes: it ends the moment that those bytes fit,
+neither later nor earlier, and lasts where one graph is larger than the whole budget.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cgstate.errors import BudgetExceeded, ConfigError
+from cgstate.lifecycle.states import PoolKind, PoolState
+from cgstate.runtime.domain import Isolation
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
+    from cgstate.runtime.entry import Entry
+    from cgstate.runtime.record import ComponentRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a graph takes at least, bytes.
+
+    Attributes:
+        pool: Of an empty pool, as measured; 0 while it was captured only beside others, whose free blocks it may have used.
+        buffers: Its static inputs.
+    """
+
+    pool: int
+    buffers: int
+
+
+class Budget:
+    """One manager's budget, and the costs that it has seen.
+
+    Attributes:
+        limit: The budget in bytes; None: no limit.
+        remembered: How many costs are kept, the oldest forgotten first.
+    """
+
+    __slots__ = ("_books", "_costs", "limit", "remembered")
+
+    def __init__(self, books: Books, limit: int | None, remembered: int) -> None:
+        self._books = books
+        self._costs: OrderedDict[tuple[str, Hashable], Cost] = OrderedDict()
+        self.limit = limit
+        self.remembered = remembered
+
+    def __len__(self) -> int:
+        return len(self._costs)
+
+    def held(self, *, without: Entry | None = None) -> int:
+        """Bytes charged now, except for the static inputs of ``without``; the lock is held."""
+        books = self._books
+        buffers = [entry.buffers for entry in books.entries() if entry.buffers is not None and entry is not without]
+        buffers += [retired.buffers for retired in books.reclaimer.queue]
+        return sum(pool.charged for pool in books.pools) + books.backend.nbytes(buffers)
+
+    # -- what is known of costs ---------------------------------------------------------------------------------------
+
+    def note(self, entry: Entry, grown: int, *, alone: bool) -> None:
+        """Remember what a capture took; the lock is held.
+
+        Args:
+            entry: Whose capture; it has its buffers.
+            grown: By how many bytes its pool grew.
+            alone: Whether the pool held nothing before.
+        """
+        key = entry.component.component_id, entry.descriptor
+        known = self._costs.pop(key, None)
+        if not alone or entry.pool.kind is PoolKind.foreign:
+            grown = known.pool if known is not None else 0
+        self._costs[key] = Cost(grown, self._books.backend.nbytes(entry.buffers))
+        while len(self._costs) > self.remembered:
+            self._costs.popitem(last=False)
+
+    def forget(self, component_id: str | None = None) -> None:
+        """Forget costs, of one component or all: the next attempt measures anew. The lock is held."""
+        for key in [key for key in self._costs if component_id is None or key[0] == component_id]:
+            del self._costs[key]
+
+    def need(self, record: ComponentRecord, descriptor: Hashable) -> int:
+        """Bytes that capturing ``descriptor`` now takes at least, by what it or a smaller one took; 0 if nothing is known.
+
+        Never more than it takes: a guess that is too high would refuse for good what fits. The lock is held.
+        """
+        known = self._costs.get((record.component_id, descriptor))
+        costs = [known] if known is not None else self._smaller(record, descriptor)
+        pool = max((cost.pool for cost in costs), default=0) if self._meets_empty_pool(record, descriptor) else 0
+        return pool + max((cost.buffers for cost in costs), default=0)
+
+    def _smaller(self, record: ComponentRecord, descriptor: Hashable) -> list[Cost]:
+        return [
+            cost
+            for (component_id, other), cost in self._costs.items()
+            if component_id == record.component_id and record.smaller(other, descriptor)
+        ]
+
+    @staticmethod
+    def _meets_empty_pool(record: ComponentRecord, descriptor: Hashable) -> bool:
+        """Whether its capture would be the first in its pool; False where that is not sure."""
+        entry = record.entries.get(descriptor)
+        if entry is None and record.config.isolation is Isolation.per_entry:
+            return True
+        if entry is None:
+            entry = next(iter(record.entries.values()), None)  # of the same domain
+        if entry is None or entry.domain.kind is PoolKind.foreign:
+            return False
+        pool = entry.domain.pool
+        return pool is None or pool.state in (PoolState.RETIRED, PoolState.GONE) or not (pool.charged or pool.graphs)
+
+    # -- refusals -----------------------------------------------------------------------------------------------------
+
+    def foresee(self, entry: Entry) -> None:
+        """Refuse a capture that is known not to fit, before it begins; the lock is held.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+        """
+        if self.limit is not None:
+            self._refuse(entry, self.need(entry.component, entry.descriptor), self.held())
+
+    def inspect(self, entry: Entry) -> None:
+        """Refuse a recording that was just made, by what it really took; the capture gate is held, the lock is not.
+
+        Raises:
+            BudgetExceeded: it does not fit. What it took is remembered.
+        """
+        if self.limit is None:
+            return
+        books, pool = self._books, entry.pool
+        with books.gate.lock:
+            before, have, both = pool.charged, self.held(without=entry), self.held()
+            grown = pool.owed() - before
+            if both + grown > self.limit:
+                self.note(entry, grown, alone=not before)
+            self._refuse(entry, both - have + grown, have)
+
+    def _refuse(self, entry: Entry, need: int, have: int) -> None:
+        if self.limit is not None and have + need > self.limit:
+            raise BudgetExceeded(entry.name, need, have, self.limit)
+
+
+def parse_budget(budget_bytes: object) -> int | None:
+    """A budget from the outside.
+
+    Raises:
+        ConfigError: not a positive number of bytes, nor None.
+    """
+    if budget_bytes is None:
+        return None
+    if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, int) or budget_bytes <= 0:
+        raise ConfigError(f"budget_bytes must be None or a positive number of bytes, not {budget_bytes!r}")
+    return budget_bytes

@@ -1,0 +1,309 @@
+"""What to capture in order to know what everything will hold.
+
+In the throwaway pool that stands for a production pool, in production's order: of each component the two largest graphs, then one
+of each sixteenth of the size before; of many, four more. Where that cannot bound the rest closely, because outputs grow or sizes do
+not nest, the whole is rehearsed in a pool of its own, by up to `MOST` graphs of a component and placeholders for the outputs of the
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from cgstate.backends.undo import UndoLog
+from cgstate.errors import CaptureFailed, LiveAcrossBreak, describe
+from cgstate.lifecycle.states import PoolKind
+from cgstate.runtime.domain import Isolation
+from cgstate.runtime.memory.bounds import (
+    GRANULE,
+    LARGE_SEGMENT,
+    NEAR,
+    OWN_LIMIT,
+    STRAY,
+    Peak,
+    Point,
+    output_at_most,
+    pool_at_least,
+    pool_at_most,
+)
+from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
+from cgstate.runtime.memory.scope import Measured, Profile, ProfileTransaction, profiling
+from cgstate.runtime.routines import capture_by_routine
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
+    from cgstate.runtime.domain import Domain
+    from cgstate.runtime.record import ComponentRecord
+
+MOST = 32
+"""Graphs of one component that are rehearsed at most, give or take one."""
+FEW = 3
+"""Graphs of one component that are all sampled."""
+STEP = 16
+"""How much smaller, in bytes of static inputs, the next sample after the two largest is."""
+
+
+@dataclass(slots=True, eq=False)
+class Planned:
+    """One graph that will be captured.
+
+    Attributes:
+        record: Its component.
+        descriptor: Which.
+        buffers: Bytes of its static inputs; None where they could not be made.
+        measured: Its sample; None while there is none.
+    """
+
+    record: ComponentRecord
+    descriptor: Hashable
+    buffers: int | None
+    measured: Measured | None = None
+
+
+@dataclass(slots=True)
+class Bound:
+    """What one production pool will hold: bytes at least and at most, library workspaces included and apart."""
+
+    lower: int = 0
+    upper: int = 0
+    workspaces: int = 0
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The graphs of one production domain, in order of capture."""
+
+    domain: Domain
+    graphs: list[Planned] = field(default_factory=list)
+
+    def components(self) -> Iterator[list[Planned]]:
+        """The graphs of each component, in order."""
+        for record in dict.fromkeys(graph.record for graph in self.graphs):
+            yield [graph for graph in self.graphs if graph.record is record]
+
+
+def profile_memory(books: Books, records: Sequence[ComponentRecord]) -> MemoryEstimate:
+    """What capturing everything will hold. Leaves nothing behind (I4).
+
+    Raises:
+        IllegalTransition: the manager is not PREPARED.
+        CaptureFailed: the device was lost.
+    """
+    with profiling(books) as profile:
+        failed: list[Sample] = []
+        plans: dict[Domain, _Plan] = {}
+        for record in records:
+            for graph in _planned(books, record, failed):
+                with books.gate.lock:
+                    domain = books.domain_for(record, graph.descriptor)
+                plans.setdefault(domain, _Plan(domain)).graphs.append(graph)
+        bounds = [_shared(profile, plan) for plan in plans.values() if plan.domain.kind is not PoolKind.per_entry]
+        alone = [plan.graphs[0] for plan in plans.values() if plan.domain.kind is PoolKind.per_entry]
+        for record in dict.fromkeys(graph.record for graph in alone):
+            bounds += _alone(profile, [graph for graph in alone if graph.record is record], plans)
+        graphs = [graph for plan in plans.values() for graph in plan.graphs]
+        buffers = sum(graph.buffers or 0 for graph in graphs)
+        lower = sum(bound.lower for bound in bounds)
+        workspaces = sum(bound.workspaces for bound in bounds)
+        unmade = tuple(f"static inputs of {each.component}[{each.descriptor}] could not be made: {each.error}" for each in failed)
+        return MemoryEstimate(
+            lower=lower + buffers,
+            upper=sum(bound.upper for bound in bounds) + buffers,
+            parts={"pools": lower - workspaces, "workspaces": workspaces, "buffers": buffers},
+            samples=(*profile.samples, *failed),
+            graphs=len(graphs),
+            driver=profile.driver_bytes * len(graphs),
+            lazy=_lazy(records, graphs),
+            seconds=profile.seconds,
+            distrust=(*profile.distrust(), *unmade),
+        )
+
+
+# -- pools that graphs share --------------------------------------------------------------------------------------------
+
+
+def _shared(profile: Profile, plan: _Plan) -> Bound:
+    """Bound a pool of several graphs."""
+    unit = profile.books.backend.mebibyte
+    with profile.apart() as transaction:
+        for graphs in plan.components():
+            for rank in _spread(graphs):
+                _sample(profile, transaction, graphs[rank], plan.domain)
+    peak = _peak(plan)
+    others = dict(_outputs(plan))
+    bound = Bound(peak.reserved, pool_at_most(peak, others.values(), unit), peak.workspaces)
+    if others:
+        bound.lower = pool_at_least(peak, unit)
+    if bound.upper > NEAR * peak.reserved:
+        rehearsed = _rehearse(profile, plan)
+        bound.upper = max(rehearsed.upper, int(NEAR * peak.reserved))  # never below what fewer graphs would have had
+        bound.lower = max(rehearsed.lower, bound.lower)
+    return bound
+
+
+def _spread(graphs: Sequence[Planned]) -> list[int]:
+    """Which graphs of a component to sample first, in order."""
+    last = len(graphs) - 1
+    if len(graphs) <= FEW:
+        return list(range(len(graphs)))
+    if len(graphs) > MOST:
+        return sorted({0, 1, last // 4, last // 2, last * 3 // 4, last})
+    ranks = [0, 1]
+    for rank in range(2, len(graphs)):
+        if (graphs[rank].buffers or 0) * STEP <= (graphs[ranks[-1]].buffers or 0):
+            ranks.append(rank)
+    return ranks
+
+
+def _rehearse(profile: Profile, plan: _Plan) -> Bound:
+    """Capture all in order, in a fresh pool: beyond `MOST` of a component only some, and placeholders for the outputs of others."""
+    books = profile.books
+    outputs = dict(_outputs(plan))
+    held: list[object] = []
+    with profile.apart() as transaction:
+        for graphs in plan.components():
+            chosen = {round(rank * (len(graphs) - 1) / (MOST - 1)) for rank in range(MOST)} | {0, 1}
+            for rank, graph in enumerate(graphs):
+                domain = profile.domain(plan.domain)
+                if len(graphs) <= MOST or rank in chosen or domain.pool is None or domain.stream is None:
+                    _sample(profile, transaction, graph, plan.domain)
+                elif graph in outputs:
+                    held.append(books.backend.hold(domain.pool.handle, domain.stream, outputs[graph]))
+        reading = profile.reading(plan.domain)
+        exact = not held
+        held.clear()
+    if exact:
+        return Bound(reading.reserved, reading.reserved)
+    if sum(outputs.values()) > (NEAR - 1) * reading.reserved:
+        taken = sum(graph.measured is not None for graph in plan.graphs)
+        profile.doubts.append(f"outputs are much of it, and only {taken} of {len(plan.graphs)} graphs were sampled")
+    # More is known of outputs now: what was held for them far in excess, and is not free as well, will not be there.
+    excess = sum(outputs[graph] - size for graph, size in _outputs(plan)) - (reading.reserved - reading.live)
+    likely = reading.reserved - max(0, excess - int((STRAY - 1) * reading.reserved))
+    return Bound(0, max(int(STRAY * likely), likely + GRANULE * books.backend.mebibyte))
+
+
+def _peak(plan: _Plan) -> Peak:
+    """The pool after its last good sample."""
+    readings = [graph.measured.after for graph in plan.graphs if graph.measured is not None and graph.measured.sample.error is None]
+    last = max(readings, key=lambda reading: reading.reserved, default=None)
+    return Peak(0, 0, 0) if last is None else Peak(last.small, last.large, last.workspaces)
+
+
+def _outputs(plan: _Plan) -> Iterator[tuple[Planned, int]]:
+    """Each graph that was not sampled, with what it leaves lent out at most."""
+    for graphs in plan.components():
+        points = _points(graphs)
+        for graph in graphs:
+            if graph.measured is None and points:
+                yield graph, output_at_most(graph.buffers or 0, points)
+
+
+def _points(graphs: Sequence[Planned]) -> list[Point]:
+    return [
+        Point(graph.buffers or 0, graph.measured.sample.output_bytes)
+        for graph in graphs
+        if graph.measured is not None and graph.measured.sample.error is None
+    ]
+
+
+# -- graphs with a pool each --------------------------------------------------------------------------------------------
+
+
+def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Plan]) -> list[Bound]:
+    """Bound graphs of one component that have a pool each: measured, or between the next larger and the next smaller measured one.
+
+    Samples the widest gap in the middle until the bounds are near.
+    """
+    domains = {plan.graphs[0]: plan.domain for plan in plans.values()}
+
+    def measure(rank: int) -> None:
+        with profile.apart() as transaction:
+            _sample(profile, transaction, graphs[rank], domains[graphs[rank]])
+
+    unit = profile.books.backend.mebibyte
+    granule, step = GRANULE * unit, (LARGE_SEGMENT - OWN_LIMIT) * unit
+    for rank in sorted({0, len(graphs) // 2, len(graphs) - 1}):
+        measure(rank)
+    while True:
+        known = [(rank, graph.measured) for rank, graph in enumerate(graphs) if graph.measured is not None]
+        bounds = [Bound(m.after.reserved, m.after.reserved, m.after.workspaces) for _, m in known]
+        widest, gap = 0, 0
+        for (rank, one), (next_rank, other) in pairwise(known):
+            sizes = sorted((one.after.reserved, other.after.reserved))
+            workspaces = min(one.after.workspaces, other.after.workspaces)
+            between = next_rank - rank - 1
+            bounds += [Bound(sizes[0], sizes[1], workspaces)] * between
+            if between:
+                # Rounding makes a smaller graph's pool the larger one now and then: 20 MiB to share, instead of 10 of its own.
+                stray = max(granule * between, step) if sizes[0] < sizes[1] else granule
+                bounds.append(Bound(-max(stray, step), stray))
+            if (sizes[1] - sizes[0]) * between > gap:
+                widest, gap = (rank + next_rank) // 2, (sizes[1] - sizes[0]) * between
+        sizes = [one.after.reserved for _, one in known]
+        if any(other > one + granule for one, other in pairwise(sizes)) and len(known) < min(len(graphs), MOST):
+            measure(next(rank for rank, graph in enumerate(graphs) if graph.measured is None))  # a larger one takes less: no order
+        elif not gap or sum(bound.upper for bound in bounds) <= NEAR * sum(bound.lower for bound in bounds):
+            return bounds
+        else:
+            measure(widest)
+
+
+# -- one graph ----------------------------------------------------------------------------------------------------------
+
+
+def _sample(profile: Profile, transaction: ProfileTransaction, graph: Planned, domain: Domain) -> None:
+    """Capture a graph where ``domain``'s pool would be. What cannot be captured goes into the sample, unless the device is lost."""
+    assert graph.record.routine is not None
+    entry = profile.entry(graph.record, graph.descriptor, domain)
+    try:
+        capture_by_routine(transaction, entry, graph.record.routine)
+    except (CaptureFailed, LiveAcrossBreak):
+        if profile.books.lost:
+            raise
+    graph.measured = profile.measured[-1]
+
+
+def _planned(books: Books, record: ComponentRecord, failed: list[Sample]) -> Iterator[Planned]:
+    """The startup graphs of a component, with the bytes of their static inputs: made once each, and dropped."""
+    assert record.routine is not None
+    undo = UndoLog()
+    try:
+        books.backend.keep_generator(undo)
+        for descriptor in () if record.pure_lazy else record.startup_order:
+            size = None
+            try:
+                with books.backend.allocating_mode():
+                    size = books.backend.nbytes(record.routine.allocate_buffers(descriptor))
+            except Exception as error:
+                books.notice(error)
+                if books.lost:
+                    raise
+                failed.append(Sample(record.component_id, repr(descriptor), 0, 0, 0, 0, 0.0, True, describe(error)))
+            yield Planned(record, descriptor, size)
+    finally:
+        undo.fail()
+
+
+def _lazy(records: Sequence[ComponentRecord], graphs: Sequence[Planned]) -> int | None:
+    """Bytes that misses may add, each like the largest sample of its component; None if that cannot be told."""
+    total = 0
+    for record in records:
+        startup = 0 if record.pure_lazy else len(record.startup_order)
+        extra = record.capacity - startup
+        if not record.allows_lazy or not extra:
+            continue
+        measured = [graph.measured for graph in graphs if graph.record is record and graph.measured is not None]
+        if record.config.max_extra_graphs == "unbounded" or not measured:
+            return None
+        total += extra * max(_cost(record, each) for each in measured)
+    return total
+
+
+def _cost(record: ComponentRecord, measured: Measured) -> int:
+    sample = measured.sample
+    alone = record.config.isolation is Isolation.per_entry
+    return sample.buffer_bytes + (sample.pool_bytes if alone else sample.output_bytes)

@@ -1,0 +1,196 @@
+"""Baked addresses: what a graph reads or writes outside its pool, kept alive, and its place compared before each launch.
+
+A graph knows memory by address alone. What it reads besides its static buffers is kept alive with it until the reclaimer destroys
+it, so a baked address never points into memory that was given back. Where a tensor may be *moved* (its storage swapped, or another
+tensor put in its place), it is declared pinned: its address is read when it is baked in, and compared on each replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cgstate.backends.base import Backend
+from cgstate.errors import ConfigError, StaleBinding
+from cgstate.runtime.capture import MakeFunction
+
+if TYPE_CHECKING:
+    from cgstate.runtime.entry import Entry
+    from cgstate.runtime.record import AnyRoutine, ComponentRecord
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pin:
+    """One baked address.
+
+    Attributes:
+        name: What refusals call it.
+        source: The tensor, or a function that returns the tensor that is in a place now.
+        address: Where it was when the graph was captured, bytes.
+        shape: The shape that it had then.
+        storage: Keeps the memory that was there, also when the tensor is given other memory in place: so nothing else can come to
+            lie at that address, and equal addresses are the same memory.
+    """
+
+    name: str
+    source: object
+    address: int
+    shape: tuple[int, ...]
+    storage: object
+
+    def problem(self, backend: Backend) -> str:
+        """What is wrong with its place now; empty if nothing is."""
+        now = backend.address(_tensor(self.source))
+        return "" if now == self.address else f"{self.name} at {self.address:#x}, where it was captured; it is at {now:#x}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Baked:
+    """What one graph has baked in from outside its pool.
+
+    Attributes:
+        pins: Addresses to compare before each launch.
+        retained: What else is kept alive until the graph is destroyed.
+    """
+
+    pins: tuple[Pin, ...] = ()
+    retained: tuple[object, ...] = ()
+
+
+NOTHING = Baked()
+
+
+class Baking:
+    """Stands for the function that makes the work of one capture, and notes what that bakes in.
+
+    Args:
+        backend: The device.
+        make: The function that it stands for.
+        sources: Pinned tensors by name, asked for just before the capture opens: warm-up may still put them in their places.
+        retain: What to keep alive, besides pinned tensors.
+        retain_function: Whether to keep the recorded function, with all that it closes over.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        make: MakeFunction,
+        sources: Callable[[], Mapping[str, object]] | None,
+        *,
+        retain: tuple[object, ...] = (),
+        retain_function: bool = False,
+    ) -> None:
+        self._backend = backend
+        self._make = make
+        self._sources = sources
+        self._retain = retain
+        self._retain_function = retain_function
+        self._baked = NOTHING
+
+    def __call__(self, warmup: bool) -> Callable[[], object]:
+        """As `MakeFunction`."""
+        function = self._make(warmup)
+        if not warmup:
+            pins = [] if self._sources is None else [self._pin(name, source) for name, source in self._sources().items()]
+            kept = (*self._retain, function) if self._retain_function else self._retain
+            if pins or kept:
+                self._baked = Baked(tuple(pins), kept)
+        return function
+
+    def forget(self) -> None:
+        """The capture failed: keep nothing alive, whoever keeps this object."""
+        self._make, self._sources, self._retain, self._baked = _nothing_made, None, (), NOTHING
+
+    def _pin(self, name: str, source: object) -> Pin:
+        tensor = _tensor(source)
+        address = self._backend.address(tensor)
+        return Pin(name, source, address, _shape(tensor), self._backend.storage(tensor))
+
+    def finish(self) -> Baked:
+        """What was baked in, once the recording is made.
+
+        Raises:
+            ConfigError: something moved while it was recorded, so that the graph may know either place.
+        """
+        for pin in self._baked.pins:
+            if problem := pin.problem(self._backend):
+                raise ConfigError(f"a pinned tensor moved during the capture; it needs {problem}")
+        return self._baked
+
+
+def by_position(backend: Backend, pinned: Iterable[object]) -> Callable[[], Mapping[str, object]] | None:
+    """The sources of `Transaction.capture`; None if there are none.
+
+    Raises:
+        ConfigError: not a sequence of tensors and functions.
+    """
+    if not isinstance(pinned, Iterable):
+        raise ConfigError(f"pinned must be a sequence of tensors, not {pinned!r}")
+    sources = {f"pinned[{position}]": source for position, source in enumerate(pinned)}
+    for source in sources.values():
+        if not callable(source):
+            backend.address(source)
+    return (lambda: sources) if sources else None
+
+
+def by_input(routine: AnyRoutine, entry: Entry) -> Callable[[], Mapping[str, object]] | None:
+    """The pinned inputs of a routine, as sources; None if it has none."""
+    if not routine.pinned:
+        return None
+
+    def sources() -> Mapping[str, object]:
+        tensors = routine.pinned_inputs(entry.descriptor, entry.buffers)
+        return {f"input {position}": tensor for position, tensor in zip(routine.pinned, tensors, strict=True)}
+
+    return sources
+
+
+def check(entry: Entry) -> None:
+    """Compare every baked address, in the entry's turn and without the lock: it asks the user's own tensors and functions.
+
+    Raises:
+        StaleBinding: one of them moved. Nothing was changed; it works again once that is back in its place.
+    """
+    backend = entry.manager.backend
+    for pin in entry.baked.pins:
+        if problem := pin.problem(backend):
+            raise StaleBinding("entry", entry.name, entry.state, "replay", problem)
+
+
+def copying(record: ComponentRecord, routine: AnyRoutine) -> Callable[..., None]:
+    """How a component's inputs get into its buffers: by the routine, and first looked at if it has pinned ones."""
+    return partial(_look_and_copy, record, routine) if routine.pinned else routine.copy_runtime_inputs
+
+
+def _look_and_copy(
+    record: ComponentRecord, routine: AnyRoutine, descriptor: Any, buffers: Any, /, *args: Any, **kwargs: Any
+) -> None:
+    """Compare the call's pinned inputs with what the graph has baked in, then copy the others.
+
+    Raises:
+        StaleBinding: one of them lies elsewhere, or has another shape. Nothing was changed or launched.
+        ConfigError: one of them is no tensor.
+    """
+    entry = record.entries[descriptor]
+    check(entry)
+    for position, pin in zip(routine.pinned, entry.baked.pins, strict=True):
+        given = args[position] if position < len(args) else None
+        place, shape = record.manager.backend.address(given), _shape(given)
+        if (place, shape) != (pin.address, pin.shape):
+            needs = f"{pin.name} at {pin.address:#x} of shape {pin.shape}; given is one at {place:#x} of shape {shape}"
+            raise StaleBinding("entry", entry.name, entry.state, "replay", needs)
+    routine.copy_runtime_inputs(descriptor, buffers, *args, **kwargs)
+
+
+def _shape(tensor: object) -> tuple[int, ...]:
+    return tuple(getattr(tensor, "shape", ()))
+
+
+def _nothing_made(warmup: bool) -> Callable[[], object]:
+    raise RuntimeError("a capture that failed was asked for its work")  # unreachable: nothing records after its undoing
+
+
+def _tensor(source: object) -> object:
+    return source() if callable(source) else source

@@ -1,0 +1,126 @@
+"""Room for one more graph: within the component's capacity (I11), and within the manager's byte budget.
+
+Victims are lazily captured entries that can go alone, idle ones, the least recently used first. Nobody goes in vain: if all victims
+together would not make room, none is evicted. Room is made before the capture, so that the peak is bounded too. A call never waits
+for a victim that the device still replays: it is retired, and its place is free at a later miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from cgstate.lifecycle.states import EntryState, PoolKind, PoolState
+from cgstate.runtime.stats import Eviction
+from cgstate.runtime.vote import Ballot
+
+if TYPE_CHECKING:
+    from cgstate.runtime.books import Books
+    from cgstate.runtime.entry import Entry
+    from cgstate.runtime.record import ComponentRecord
+
+
+def make_place(record: ComponentRecord) -> bool:
+    """Evict until one more entry of the component fits; False if it cannot be had now. The manager is the caller's."""
+    books = record.manager
+    books.reclaimer.settle()
+    while not record.has_room:
+        with books.gate.lock:
+            going = sum(entry.unreclaimed for entry in record.entries.values())
+            victim = min(_victims([record]), key=_age, default=None) if record.held - going >= record.capacity else None
+        if victim is None or not _evict(books, [victim], Eviction.capacity):
+            return False
+        held = record.held
+        books.reclaimer.settle()
+        if record.held == held:
+            return False  # the device is still replaying it: one victim will do
+    books.reclaimer.drop_pools()
+    return True
+
+
+def may_fit(record: ComponentRecord, descriptor: Hashable) -> bool:
+    """Whether evicting every victim would bring a capture within the budget, by all that is known; the lock is held."""
+    books = record.manager
+    return books.budget.limit is None or _choose(books, books.budget.need(record, descriptor))[1] <= 0
+
+
+def make_bytes(record: ComponentRecord, descriptor: Hashable) -> bool:
+    """Evict, reclaim and flush until the capture fits the budget, by what is known; False if it does not now.
+
+    The manager is the caller's, and what was retired before is given back already.
+    """
+    books = record.manager
+    if books.budget.limit is None:
+        return True
+    with books.gate.lock:
+        need = books.budget.need(record, descriptor)
+        chosen, short = _choose(books, need)
+    if short > 0 or not _evict(books, chosen, Eviction.budget):
+        return False
+    if chosen:
+        books.reclaimer.settle()
+        books.reclaimer.drop_pools()
+    with books.gate.lock:
+        return books.budget.held() + need <= books.budget.limit
+
+
+def shrink(books: Books) -> int:
+    """Evict until the budget holds, or as far as it goes; waits for the device. Returns how many; the manager is the caller's."""
+    evicted = 0
+    while True:
+        books.reclaimer.finish()
+        books.reclaimer.drop_pools()
+        with books.gate.lock:
+            chosen, _ = _choose(books, 0)
+        if not chosen or not _evict(books, chosen, Eviction.budget):
+            return evicted
+        evicted += len(chosen)
+
+
+_age = attrgetter("last_used")
+
+
+def _victims(records: Iterable[ComponentRecord]) -> list[Entry]:
+    """Startup entries are no victims, nor is an entry that shares its domain, nor one in use; the lock is held."""
+    return [
+        entry
+        for record in records
+        for entry in record.entries.values()
+        if entry.state is EntryState.BOUND and not entry.startup and entry.domain.kind is PoolKind.per_entry
+    ]
+
+
+def _choose(books: Books, need: int) -> tuple[list[Entry], int]:
+    """The fewest least recently used victims without which ``need`` bytes fit, and how many bytes are short even so.
+
+    Bytes that were retired and are not given back yet count as free: they are on their way. The lock is held.
+    """
+    limit = books.budget.limit
+    if limit is None:
+        return [], 0
+    short = books.budget.held() + need - limit
+    chosen: list[Entry] = []
+    if short > 0:
+        short -= sum(pool.charged for pool in books.pools if pool.state is PoolState.RETIRED)
+        short -= books.backend.nbytes([retired.buffers for retired in books.reclaimer.queue])
+        victims = iter(sorted(_victims(books.components.values()), key=_age))
+        while short > 0 and (victim := next(victims, None)) is not None:
+            chosen.append(victim)
+            short -= victim.pool.charged + books.backend.nbytes(victim.buffers)
+    return chosen, short
+
+
+def _evict(books: Books, victims: Sequence[Entry], cause: Eviction) -> bool:
+    """Retire all victims, or none: False if one is in use by now, or another rank does not agree."""
+    for victim in victims:
+        record = victim.component
+        if record.collective and not books.vote.agree(Ballot.evict, record.component_id, victim.descriptor):
+            return False
+    with books.gate.lock:
+        if any(victim.leases or not victim.may_evict() for victim in victims):
+            return False
+        for victim in victims:
+            victim.component.admission.evicted(victim.descriptor, victim.hits)
+            books.evict_domain(victim.domain, cause=cause)
+    return True

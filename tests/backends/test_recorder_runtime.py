@@ -1,0 +1,164 @@
+"""Plain modules of torch under a manager on the simulator: nothing of the runtime knows that they are not on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+
+import cgstate
+from cgstate.backends.sim import SimBackend
+from cgstate.backends.sim.recorder.tensor import ArenaTensor
+
+pytestmark = pytest.mark.torch
+
+SIZES = (2, 4, 8)
+
+
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 12), nn.GELU(), nn.LayerNorm(12), nn.Linear(12, 6)).eval().requires_grad_(False)
+
+
+def routine(of: nn.Module) -> cgstate.BucketedRoutine[[Tensor], Tensor]:
+    return cgstate.BucketedRoutine(of, lambda size: (torch.zeros(size, 6),), sizes=(16, 32, 64))
+
+
+def padded(of: nn.Module, x: Tensor, size: int) -> Tensor:
+    answer: Tensor = of(torch.cat([x, torch.zeros(size - len(x), 6)]))[: len(x)]
+    return answer
+
+
+@pytest.mark.parametrize("isolation", ["shared", "per_entry"])
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_component_serves_lazily_and_evicts(isolation: str, inference: bool) -> None:
+    backend, model = SimBackend(), module()
+    manager = cgstate.GraphManager(backend, check=True)
+    decoder = cgstate.Component("decoder", routine(model), SIZES, capture_mode=cgstate.CaptureMode.PRECAPTURE_LAZY)
+    manager.prepare([decoder], {"decoder": {"max_extra_graphs": 1, "isolation": isolation}})
+    with torch.inference_mode(inference):
+        estimate = manager.profile_memory()
+        assert estimate.trusted
+        report = manager.capture_and_bind(progress=False)
+        assert report.bound == {"decoder": 3}
+        assert estimate.lower <= report.memory.total <= estimate.upper
+        stream = backend.new_stream(exclusive=False)
+        with backend.on_stream(stream):
+            for length in (1, 2, 3, 5, 8, 10, 20, 12, 40):
+                x = torch.randn(length, 6)
+                size = min(size for size in (*SIZES, 16, 32, 64) if size >= length)
+                answer = decoder(x)
+                assert type(answer) is Tensor
+                assert torch.equal(answer, padded(model, x, size)) or torch.equal(answer, model(x))
+    counts = manager.stats().components["decoder"]
+    assert counts.hits >= 5
+    assert counts.captures > 3
+    manager.close()
+    assert not any(backend.footprint().pools.values())
+    assert not manager.memory().total
+
+
+def test_a_leased_output_lies_in_the_devices_memory_and_expires() -> None:
+    model = module()
+    manager = cgstate.GraphManager(SimBackend(), check=True)
+    decoder = cgstate.LeasedComponent("decoder", routine(model), [4])
+    manager.prepare([decoder], {"decoder": {}})
+    manager.capture_and_bind(progress=False)
+    x = torch.randn(4, 6)
+    with decoder(x) as leased:
+        assert isinstance(leased.value, ArenaTensor)
+        assert torch.equal(leased.value.cpu(), model(x))
+    with decoder(x * 2) as again:
+        assert torch.equal(again.value.cpu(), model(x * 2))
+    with pytest.raises(cgstate.OutputExpired):
+        _ = leased.value
+    manager.close()
+
+
+def test_calls_that_autograd_would_record_are_eager() -> None:
+    model = module().requires_grad_(True)
+    manager = cgstate.GraphManager(SimBackend(), check=True)
+    decoder = cgstate.Component("decoder", routine(model), [4])
+    manager.prepare([decoder], {"decoder": {}})
+    manager.capture_and_bind(progress=False)
+    assert decoder(torch.randn(4, 6)).requires_grad
+    with torch.no_grad():
+        assert not decoder(torch.randn(4, 6)).requires_grad
+    counts = manager.stats().components["decoder"]
+    assert (counts.hits, sum(counts.fallbacks.values())) == (1, 1)
+    manager.close()
+
+
+def test_a_graph_that_draws_answers_as_eager_does() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)).requires_grad_(False)
+    manager = cgstate.GraphManager(SimBackend(), check=True)
+    decoder = cgstate.Component("decoder", routine(model), [4])
+    manager.prepare([decoder], {"decoder": {}})
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    manager.profile_memory()
+    manager.capture_and_bind(progress=False)
+    assert torch.equal(torch.get_rng_state(), before), "profile, warm-up and capture cost the caller no random number"
+    x = torch.randn(4, 6)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        answer = decoder(x)
+        torch.manual_seed(seed)
+        assert torch.equal(answer, model(x))
+    manager.close()
+
+
+class _Peeks(nn.Module):
+    """Looks at a value in captures only, as code does that was written for eager."""
+
+    def __init__(self, backend: SimBackend) -> None:
+        super().__init__()
+        self.backend = backend
+        self.of = module()
+
+    def forward(self, x: Tensor) -> Tensor:
+        noisy = x + torch.rand_like(x) * 0
+        if self.backend.capturing() and noisy.sum().item() > 0:
+            return x
+        y: Tensor = self.of(noisy)
+        return y
+
+
+def test_a_capture_that_fails_leaves_everything_as_it_was() -> None:
+    backend = SimBackend()
+    manager = cgstate.GraphManager(backend, check=True)
+    broken = cgstate.Component("broken", routine(_Peeks(backend)), [4])
+    sound = cgstate.Component("sound", routine(module()), [4])
+    manager.prepare([sound, broken], {"sound": {}, "broken": {}})
+    before = backend.footprint()
+    with pytest.raises(cgstate.CaptureFailed, match="_local_scalar_dense") as failed:
+        manager.capture_and_bind(progress=False)
+    assert failed.value.kind == "REJECTED"
+    after = backend.footprint()
+    assert (after.stream, after.generator, after.capturing) == (before.stream, before.generator, False)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
+    x = torch.randn(4, 6)
+    assert torch.equal(broken(x), broken(x))
+    assert (sound.state, broken.state) == ("EAGER", "FAILED")
+    manager.close()
+
+
+def test_low_level_entries_take_torch_functions() -> None:
+    manager = cgstate.GraphManager(SimBackend(), check=True)
+    static, model = torch.zeros(3, 6), module()
+    entry = manager.entry("runner", 3)
+    with manager.transaction() as transaction:
+        transaction.capture(entry, lambda warmup: lambda: model(static))
+    entry.replay()
+    for _ in range(2):
+        static.copy_(torch.randn(3, 6))
+        with entry.lease() as lease:
+            lease.replay()
+            output = lease.output
+            assert isinstance(output, Tensor)
+            assert torch.equal(output.cpu(), model(static))
+            del output
+    manager.close()

@@ -1,0 +1,118 @@
+"""Memory on a real device: the estimate holds what is captured, profiling leaves nothing, the report adds up."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+import cgstate
+
+pytestmark = pytest.mark.cuda
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device; run with `make test-cuda`", allow_module_level=True)
+
+from benchmarks import rounds  # noqa: E402 - these import torch's CUDA
+from benchmarks.shapes import shapes_on  # noqa: E402
+from cgstate.backends.cuda import CudaBackend  # noqa: E402
+
+NAMES = [
+    "mlp",
+    "attention",
+    "vocoder",
+    "many tiny graphs",
+    "few huge temporaries",
+    "sizes that do not nest",
+    "mixture",
+    "mlp, a pool each",
+]
+
+
+@pytest.fixture
+def backend() -> CudaBackend:
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return CudaBackend()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bounds_hold_and_are_close(backend: CudaBackend, name: str) -> None:
+    (shape,) = (shape for shape in shapes_on(backend) if shape.name == name)
+    with cgstate.GraphManager(backend, isolation=shape.isolation) as manager:
+        manager.prepare(shape.components())
+        estimate = manager.profile_memory()
+        comparison = manager.capture_and_bind(progress=False).comparison
+        assert comparison is not None
+        assert comparison.within, (str(comparison), estimate)
+        assert comparison.ratio <= 1.10
+        assert estimate.trusted, estimate.distrust
+
+
+def test_profiling_leaves_the_device_as_it_was(backend: CudaBackend) -> None:
+    weight = torch.randn(512, 512, device="cuda")
+    source = torch.randn(64, 512, device="cuda")
+    with cgstate.GraphManager(backend, check=True) as manager:
+        manager.prepare([])
+
+        def profile() -> cgstate.Profile:
+            with manager.profile() as profile, manager.transaction() as transaction:
+                for number in range(3):
+                    transaction.capture(manager.entry("own", number), lambda warmup: lambda: torch.relu(source @ weight) @ weight)
+            return profile
+
+        first = profile()  # what libraries keep for ever is there by then
+        before = backend.footprint()
+        second = profile()
+        assert backend.footprint() == before
+        assert first.estimate.lower == second.estimate.lower == second.estimate.upper > 0
+        with manager.transaction() as transaction:
+            for number in range(3):
+                transaction.capture(manager.entry("own", number), lambda warmup: lambda: torch.relu(source @ weight) @ weight)
+        assert manager.memory().total == second.estimate.upper
+        assert torch.randn(4, device="cuda").shape == (4,)
+
+
+def test_the_report_is_what_the_allocator_says(backend: CudaBackend) -> None:
+    weight = torch.randn(512, 512, device="cuda")
+    source = torch.randn(64, 512, device="cuda")
+    with cgstate.GraphManager(backend, isolation="per_entry", check=True) as manager:
+        with manager.transaction() as transaction:
+            for number in range(3):
+                transaction.capture(manager.entry("own", number), lambda warmup: lambda: torch.relu(source @ weight))
+        report = manager.memory()
+        ours = {pool.id: pool.bytes() for pool in manager._books.pools}
+        footprint = backend.footprint()
+        assert report.total == sum(ours.values()) == sum(footprint.pools[pool] for pool in ours)
+        assert [entry.exclusive for entry in report.entries] == list(report.pools.values())
+        assert all(0 < pool.workspaces < pool.reserved for pool in report.details)
+        assert len(report.streams) == 3
+        manager.evict("own", 1)
+        assert len(manager.memory().retired) == 1
+        manager.reclaim(flush=True)
+        assert manager.memory().total == report.total - report.entries[1].exclusive
+
+
+def test_an_attempt_that_failed_beside_others_leaves_stranded_bytes(backend: CudaBackend) -> None:
+    source = torch.randn(64, 512, device="cuda")
+    with cgstate.GraphManager(backend, check=True) as manager:
+        with manager.transaction() as transaction:
+            transaction.capture(manager.entry("own", 0), lambda warmup: lambda: source * 2)
+        held = manager.memory().total
+
+        def fail() -> Any:
+            torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+            raise ValueError("boom")
+
+        with pytest.raises(cgstate.CaptureFailed), manager.transaction() as transaction:
+            transaction.capture(manager.entry("own", 1), lambda warmup: (lambda: source) if warmup else fail)
+        report = manager.memory()
+        assert report.stranded == report.total - held == 64 << 20
+
+
+@pytest.mark.parametrize("isolation", ["shared", "per_component", "per_entry"])
+def test_random_rounds_leave_nothing(backend: CudaBackend, isolation: str) -> None:
+    assert rounds.run(backend, isolation, 60) == {"rounds": 60, "leaked_bytes": 0, "wrong": 0}

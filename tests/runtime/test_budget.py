@@ -1,0 +1,542 @@
+"""The byte budget: refused before or after the recording, made room for, remembered just while it does not fit (K04, I7)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cgstate import (
+    BudgetExceeded,
+    CaptureActive,
+    CaptureFailed,
+    CaptureMode,
+    ConfigError,
+    Eviction,
+    FailureKind,
+    Fallback,
+    GraphManager,
+    ManagerClosed,
+    ManagerState,
+)
+from cgstate.backends.sim import SimBackend, SimConfig, SimDevice, SimTensor
+from cgstate.runtime.room import make_bytes
+from cgstate.runtime.routines import capture_by_routine
+from tests.runtime.failing import KIB, Bench, Toy
+
+LAZY, PURE = CaptureMode.PRECAPTURE_LAZY, CaptureMode.PURE_LAZY
+ISOLATIONS = ["shared", "per_component", "per_entry"]
+WORKSPACE = 34 * KIB
+"""Segments of a pool of its own: a library workspace, and one segment of small blocks."""
+ROW = 32
+"""Bytes of one row of a static input."""
+
+
+def alone(size: int) -> int:
+    """Bytes of one small graph in a pool of its own."""
+    return WORKSPACE + size * ROW
+
+
+def lazily(*names: str, budget: int | None, lazy: tuple[int, ...] = (8, 16, 32), mode: CaptureMode = LAZY, **manager: Any) -> Bench:
+    """One startup graph of 4 rows a component, each graph in a pool of its own; larger ones by misses."""
+    config = {"max_extra_graphs": "unbounded"}
+    return Bench(
+        *names,
+        descriptors=(4,),
+        mode=mode,
+        lazy=lazy,
+        config=config,
+        budget_bytes=budget,
+        **{"isolation": "per_entry", **manager},
+    ).serving()
+
+
+def held(bench: Bench) -> int:
+    """Counted anew, on the device: all segments of private pools, and the static inputs."""
+    bench.manager.memory()
+    buffers = [entry.buffers for entry in bench.books.entries() if entry.buffers is not None]
+    buffers += [retired.buffers for retired in bench.books.reclaimer.queue]
+    return sum(bench.backend.footprint().pools.values()) + bench.backend.nbytes(buffers)
+
+
+def ask(bench: Bench, size: int, name: str = "toy") -> Fallback | None:
+    """Call one component; the answer equals eager, the device is idle afterwards. Why it was eager, if it was."""
+    before = dict(bench.manager.stats().components[name].fallbacks)
+    x = bench.device.rand(size, 4)
+    assert bench.components[name](x).tolist() == bench.routines[name].work(x).tolist(), size
+    bench.device.synchronize()
+    after = bench.manager.stats().components[name].fallbacks
+    return next((reason for reason, count in after.items() if count != before.get(reason, 0)), None)
+
+
+def recorded(bench: Bench) -> int:
+    """How many recordings were made, by all components."""
+    return sum(routine.calls["capture"] for routine in bench.routines.values())
+
+
+def bound(bench: Bench, name: str = "toy") -> set[object]:
+    return set(bench.components[name].available_descriptors)
+
+
+def large(by: dict[int, int]) -> Callable[[Toy, int, SimTensor], object]:
+    """Extra temporaries, in KiB by descriptor."""
+
+    def body(routine: Toy, descriptor: int, buffers: SimTensor) -> object:
+        return routine.device.zeros(by.get(descriptor, 0) * KIB // 8 or 1)
+
+    return body
+
+
+class TestExplicit:
+    @pytest.mark.parametrize("isolation", ISOLATIONS)
+    def test_a_set_that_does_not_fit_is_not_bound_at_all_and_the_error_says_by_how_much(self, isolation: str) -> None:
+        bench = Bench(isolation=isolation).prepared()
+        bench.routine.body = large({4: 64, 8: 64, 16: 64})
+        bench.manager.capture_and_bind()
+        whole = held(bench)
+        bench.manager.release()
+        assert held(bench) == 0
+        before, generator = bench.footprint(), bench.device.generator
+        bench.manager.set_budget(whole - 1)
+        with pytest.raises(CaptureFailed) as failed:
+            bench.manager.capture_and_bind()
+        cause = failed.value.__cause__
+        assert failed.value.kind == FailureKind.BUDGET
+        assert failed.value.descriptor == 4, "the last one"
+        assert isinstance(cause, BudgetExceeded)
+        assert (cause.need + cause.have, cause.budget) == (whole, whole - 1)
+        assert f"{cause.need} bytes" in str(failed.value)
+        assert (bound(bench), bench.manager.state) == (set(), ManagerState.PREPARED)
+        assert (bench.footprint(), bench.device.generator) == (before, generator)
+        bench.quiet()
+        bench.manager.set_budget(whole)
+        bench.manager.capture_and_bind()
+        assert held(bench) == whole
+        bench.answers()
+
+    def test_what_is_known_not_to_fit_is_refused_before_it_is_captured(self) -> None:
+        bench = Bench(descriptors=(4, 8), isolation="per_entry", budget_bytes=alone(8) + alone(4) - 1).prepared()
+        with pytest.raises(CaptureFailed):
+            bench.manager.capture_and_bind()
+        assert recorded(bench) == 2
+        states, calls = bench.states(), bench.faults.calls["open_capture"]
+        with pytest.raises(CaptureFailed) as failed:
+            bench.manager.capture_and_bind()
+        assert isinstance(failed.value.__cause__, BudgetExceeded)
+        assert (failed.value.__cause__.need, failed.value.__cause__.have) == (alone(4), alone(8))
+        assert bench.faults.calls["open_capture"] == calls + 1, "the one before it, which fits"
+        assert bench.states() == states
+        bench.quiet()
+
+    def test_a_profile_is_no_capture_but_says_what_one_takes(self) -> None:
+        bench = Bench(isolation="per_entry", budget_bytes=alone(16) - 1).prepared()
+        assert bench.manager.profile_memory().lower > alone(16)
+        assert held(bench) == 0
+        before = recorded(bench)
+        with pytest.raises(CaptureFailed, match=rf"toy\[16\] alone needs {alone(16)} bytes, more than the whole budget") as failed:
+            bench.manager.capture_and_bind()
+        assert failed.value.kind == FailureKind.BUDGET
+        assert recorded(bench) == before
+        bench.manager.set_budget(None)
+        bench.manager.capture_and_bind()
+        bench.answers()
+
+    def test_a_low_level_capture_is_refused_in_the_same_way(self) -> None:
+        bench = Bench(budget_bytes=100 * KIB)
+        entry = bench.manager.entry("low", 1)
+
+        def work() -> SimTensor:
+            return bench.device.zeros(100 * KIB // 8)
+
+        for recordings in (1, 1):  # the second is foreseen
+            with pytest.raises(CaptureFailed, match="low"), bench.manager.transaction() as transaction:
+                transaction.capture(entry, lambda warmup: work)
+            assert bench.faults.calls["open_capture"] == recordings
+            assert held(bench) == 0
+        bench.manager.forget_failures()
+        bench.manager.set_budget(200 * KIB)
+        with bench.manager.transaction() as transaction:
+            transaction.capture(entry, lambda warmup: work)
+        entry.replay()
+
+    def test_a_failure_of_one_leaves_the_serving_ones_as_they_were(self) -> None:
+        bench = Bench(descriptors=(4, 8), isolation="per_entry").serving()
+        bench.manager.set_budget(held(bench))
+        bench.call(8)
+        bench.device.synchronize()
+        before = held(bench)
+        with pytest.raises(CaptureFailed), bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(4))
+        assert (bound(bench), held(bench), bench.manager.state) == ({4, 8}, before, ManagerState.SERVING)
+        bench.answers()
+
+
+class TestLazy:
+    def test_a_miss_evicts_the_least_recently_used_lazy_graph_of_any_component_before_it_captures(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        budget = 2 * alone(4) + alone(8) + alone(16)
+        bench = lazily("a", "b", budget=budget)
+        peaks: list[int] = []
+        open_capture = bench.backend.open_capture
+
+        def watched(*args: Any) -> Any:
+            peaks.append(held(bench))
+            return open_capture(*args)
+
+        monkeypatch.setattr(bench.backend, "open_capture", watched)
+        assert [ask(bench, 8, "a"), ask(bench, 8, "b"), ask(bench, 8, "a")] == [None] * 3
+        flushes = bench.manager.stats().flushes
+        assert ask(bench, 16, "a") is Fallback.budget, "the victim is retired, and nobody waits for the device"
+        assert ask(bench, 16, "a") is None
+        assert held(bench) == budget
+        assert (bound(bench, "a"), bound(bench, "b")) == ({4, 8, 16}, {4})
+        assert bench.manager.stats().components["b"].evicted == {Eviction.budget: 1}
+        assert bench.manager.stats().components["a"].evicted == {}
+        assert bench.manager.stats().flushes > flushes
+        assert max(peaks) + 2 * KIB == budget, "of the pool, only the workspace was made before the capture opened"
+        bench.answers(4, 8)
+
+    def test_a_first_attempt_is_measured_and_the_second_one_makes_room(self) -> None:
+        bench = lazily(budget=alone(4) + alone(8) + alone(16) - 1)
+        assert ask(bench, 8) is None
+        assert ask(bench, 16) is Fallback.budget, "it was not known what it takes"
+        assert (bound(bench), held(bench)) == ({4, 8}, alone(4) + alone(8))
+        assert ask(bench, 16) is Fallback.budget
+        assert (bound(bench), held(bench)) == ({4}, alone(4) + WORKSPACE), "charged until its pool is given back"
+        assert ask(bench, 16) is None
+        assert (bound(bench), held(bench)) == ({4, 16}, alone(4) + alone(16))
+        assert bench.manager.stats().components["toy"].failures == {FailureKind.BUDGET: 1}
+
+    def test_what_exceeds_the_whole_budget_is_captured_once_and_nobody_goes_for_it(self) -> None:
+        bench = lazily(budget=200 * KIB)
+        bench.routine.body = large({16: 300})
+        assert ask(bench, 8) is None
+        before = recorded(bench)
+        assert [ask(bench, 16) for _ in range(5)] == [Fallback.budget] * 5
+        bench.manager.reclaim(flush=True)
+        bench.manager.evict("toy", 4)
+        bench.manager.reclaim(flush=True)
+        assert [ask(bench, 16) for _ in range(5)] == [Fallback.budget] * 5
+        assert recorded(bench) == before + 1
+        assert bench.manager.stats().components["toy"].evicted == {Eviction.asked: 1}
+        bench.manager.set_budget(500 * KIB)
+        assert ask(bench, 16) is None
+
+    def test_forgetting_failures_lets_it_be_measured_anew(self) -> None:
+        bench = lazily(budget=200 * KIB)
+        bench.routine.body = large({16: 300})
+        assert [ask(bench, 16), ask(bench, 16)] == [Fallback.budget] * 2
+        bench.routine.cure()  # it takes less now, and nobody can know
+        assert ask(bench, 16) is Fallback.budget
+        bench.manager.forget_failures("toy")
+        assert ask(bench, 16) is None
+
+    def test_a_release_forgets_what_graphs_took(self) -> None:
+        bench = lazily(budget=200 * KIB)
+        bench.routine.body = large({16: 300})
+        assert [ask(bench, 16), ask(bench, 16)] == [Fallback.budget] * 2
+        bench.manager.release()
+        bench.routine.cure()
+        bench.manager.capture_and_bind()
+        assert ask(bench, 16) is None
+
+    def test_nobody_makes_place_for_what_does_not_fit_anyway(self) -> None:
+        bench = Bench(
+            descriptors=(4,), mode=LAZY, lazy=(8, 16), config={"max_extra_graphs": 1}, isolation="per_entry", budget_bytes=200 * KIB
+        ).serving()
+        bench.routine.body = large({16: 300})
+        assert ask(bench, 16) is Fallback.budget, "measured"
+        assert ask(bench, 8) is None
+        assert [ask(bench, 16) for _ in range(3)] == [Fallback.budget] * 3
+        assert not make_bytes(bench.books.components["toy"], 16)
+        assert bound(bench) == {4, 8}
+
+    def test_a_refusal_lasts_until_the_bytes_are_there_and_no_longer(self) -> None:
+        bench = lazily("a", "b", budget=2 * alone(4) + alone(8) - 1)
+        before = recorded(bench)
+        assert [ask(bench, 8, "a") for _ in range(4)] == [Fallback.budget] * 4
+        assert recorded(bench) == before + 1, "not one full capture a request"
+        bench.manager.forget_failures("b")
+        bench.manager.reclaim(flush=True)
+        assert ask(bench, 8, "a") is Fallback.budget
+        bench.manager.evict("b", 4)
+        assert ask(bench, 8, "a") is None
+        assert recorded(bench) == before + 2
+
+    def test_one_that_is_larger_than_one_that_does_not_fit_is_not_tried(self) -> None:
+        bench = lazily(budget=alone(4) + alone(16) - 1)
+        assert ask(bench, 16) is Fallback.budget
+        before = recorded(bench)
+        assert ask(bench, 32) is Fallback.budget
+        assert recorded(bench) == before
+        assert ask(bench, 8) is None, "a smaller one may fit"
+
+    def test_what_is_smaller_is_said_by_the_components_own_order(self) -> None:
+        bench = Bench(
+            descriptors=(4,),
+            mode=LAZY,
+            lazy=(16, 32),
+            config={"max_extra_graphs": 2},
+            component={"capture_order_key": lambda size: -size},
+            isolation="per_entry",
+            budget_bytes=alone(4) + alone(16) - 1,
+        ).serving()
+        assert ask(bench, 16) is Fallback.budget
+        before = recorded(bench)
+        assert ask(bench, 32) is Fallback.budget
+        assert recorded(bench) == before + 1
+
+    def test_startup_graphs_and_leased_ones_stay(self) -> None:
+        bench = lazily(budget=alone(4) + alone(16))
+        assert ask(bench, 8) is None
+        with bench.manager.entry("toy", 8).lease() as lease:
+            lease.replay()
+            assert [ask(bench, 16) for _ in range(3)] == [Fallback.budget] * 3
+            assert bound(bench) == {4, 8}
+        assert [ask(bench, 16), ask(bench, 16)] == [Fallback.budget, None], "what refused was the lease"
+        assert bound(bench) == {4, 16}
+
+    def test_a_victim_in_flight_is_retired_once_and_its_bytes_are_used_when_it_is_done(self) -> None:
+        bench = lazily(budget=alone(4) + 2 * alone(8) + ROW, lazy=(7, 8, 9))
+        assert [ask(bench, size) for size in (7, 8)] == [None, None]
+        x = bench.device.rand(8, 4)
+        late = [bench.component(x.narrow(0, 0, size)) for size in (7, 8)]
+        for _ in range(3):
+            y = bench.device.rand(9, 4)
+            bench.component(y)
+        stats = bench.manager.stats().components["toy"]
+        assert (stats.fallbacks, stats.evicted) == ({Fallback.budget: 3}, {Eviction.budget: 1})
+        assert bound(bench) == {4, 8}
+        assert held(bench) <= alone(4) + 2 * alone(8) + ROW
+        assert [x.tolist() for x in late] == [bench.routine.work(x.narrow(0, 0, size)).tolist() for size in (7, 8)]
+        bench.device.synchronize()
+        assert ask(bench, 9) is None
+        assert bound(bench) == {4, 8, 9}
+
+    def test_a_victim_of_a_collective_component_needs_all_ranks(self) -> None:
+        class Never:
+            def agree(self, ballot: Any, component_id: str, descriptor: object) -> bool:
+                return str(ballot) != "evict"
+
+        bench = Bench(
+            descriptors=(4,),
+            mode=LAZY,
+            lazy=(8, 16),
+            config={"max_extra_graphs": 2},
+            component={"collective": True},
+            isolation="per_entry",
+            budget_bytes=alone(4) + alone(16),
+            vote=Never(),
+        ).serving()
+        assert ask(bench, 8) is None
+        assert [ask(bench, 16) for _ in range(3)] == [Fallback.budget] * 3
+        assert bound(bench) == {4, 8}
+
+
+class TestSharedPool:
+    @pytest.mark.parametrize("isolation", ["shared", "per_component"])
+    def test_what_a_refused_attempt_grew_stays_charged_and_is_used_when_it_fits(self, isolation: str) -> None:
+        bench = lazily(budget=200 * KIB, isolation=isolation)
+        bench.routine.body = large({16: 300})
+        x = bench.device.rand(16, 4)
+        expected = bench.routine.work(x).tolist()
+        before, footprint = held(bench), bench.footprint()
+        assert bench.component(x).tolist() == expected
+        grown, after = held(bench), bench.footprint()
+        assert (after.stream, after.generator, after.allocated) == (footprint.stream, footprint.generator, footprint.allocated)
+        assert [ask(bench, 16) for _ in range(3)] == [Fallback.budget] * 3
+        assert recorded(bench) == 2
+        assert grown == before + 300 * KIB
+        bench.answers(1, 4)
+        assert ask(bench, 8) is Fallback.budget, "nothing is captured while more is held than may be"
+        bench.manager.set_budget(grown + 16 * ROW)
+        assert ask(bench, 16) is None
+        assert held(bench) == grown + 16 * ROW, "the free blocks were used (S4)"
+
+    def test_what_an_empty_pool_would_take_does_not_refuse_beside_others(self) -> None:
+        bench = Bench(descriptors=(16,), mode=LAZY, lazy=(32,), config={"max_extra_graphs": 1}, isolation="shared").prepared()
+        bench.routine.body = large({16: 64, 32: 64})
+        bench.manager.capture_and_bind()
+        whole = held(bench)
+        small = 2 * KIB
+        """One more segment of small blocks."""
+        bench.manager.set_budget(whole + small + 32 * ROW)
+        assert ask(bench, 32) is None, "its temporaries fit into free blocks"
+        assert held(bench) == whole + small + 32 * ROW
+
+    def test_what_it_took_of_an_empty_pool_is_not_forgotten_for_less(self) -> None:
+        bench = Bench(descriptors=(16, 32), isolation="shared").prepared()
+        bench.routine.body = large({16: 64, 32: 64})
+        bench.manager.profile_memory()
+        whole = bench.books.budget.need(bench.manager.entry("toy", 32).component, 32)
+        assert whole > 64 * KIB
+        bench.manager.capture_and_bind()
+        bench.manager.evict("toy")
+        with bench.manager.transaction() as transaction:  # 32 comes second now, into free blocks
+            for size in (16, 32):
+                capture_by_routine(transaction, bench.manager.entry("toy", size), bench.routine)
+        bench.manager.evict("toy")
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(whole - 1)
+        before = recorded(bench)
+        with pytest.raises(CaptureFailed, match=rf"toy\[32\] alone needs {whole} bytes"):
+            bench.manager.capture_and_bind()
+        assert recorded(bench) == before
+
+
+class TestChange:
+    def test_lowering_it_evicts_what_can_go_least_recently_used_first(self) -> None:
+        bench = lazily(budget=None)
+        for size in (8, 16, 32, 8):
+            ask(bench, size)
+        unlimited = bench.manager.budget_bytes
+        assert unlimited is None
+        assert bench.manager.set_budget(held(bench)) == 0
+        assert bench.manager.set_budget(held(bench) - 1) == 1
+        assert bound(bench) == {4, 8, 32}
+        assert held(bench) == alone(4) + alone(8) + alone(32)
+        assert bench.manager.set_budget(1) == 2
+        assert (bound(bench), held(bench)) == ({4}, alone(4))
+        assert bench.manager.budget_bytes == 1
+        assert bench.manager.stats().components["toy"].evicted == {Eviction.budget: 3}
+        bench.answers(4, 8)
+        assert bound(bench) == {4}
+
+    def test_lowering_it_waits_for_replays_in_flight_and_their_answers_are_right(self) -> None:
+        bench = lazily(budget=None)
+        ask(bench, 8)
+        x = bench.device.rand(8, 4)
+        late = bench.component(x)
+        assert bench.manager.set_budget(alone(4)) == 1
+        assert held(bench) == alone(4)
+        assert late.tolist() == bench.routine.work(x).tolist()
+
+    def test_lowering_it_leaves_what_is_leased(self) -> None:
+        bench = lazily(budget=None)
+        ask(bench, 8)
+        with bench.manager.entry("toy", 8).lease() as lease:
+            lease.replay()
+            assert bench.manager.set_budget(1) == 0
+            lease.replay()
+        assert bench.manager.set_budget(1) == 1
+
+    @pytest.mark.parametrize("wrong", [0, -1, True, False, 1.5, "1", b"1", [1], float("inf")])
+    def test_a_budget_that_can_hold_nothing_is_refused_and_changes_nothing(self, wrong: Any) -> None:
+        bench = lazily(budget=alone(4) + alone(8))
+        with pytest.raises(ConfigError, match="budget_bytes"):
+            bench.manager.set_budget(wrong)
+        with pytest.raises(ConfigError, match="budget_bytes"):
+            GraphManager(bench.backend, budget_bytes=wrong)
+        assert bench.manager.budget_bytes == alone(4) + alone(8)
+        assert ask(bench, 8) is None
+
+    def test_a_closed_manager_and_an_open_transaction_refuse_and_it_works_afterwards(self) -> None:
+        bench = lazily(budget=None)
+        with bench.manager.transaction(), pytest.raises(CaptureActive):
+            bench.manager.set_budget(1 << 20)
+        unchanged = bench.manager.budget_bytes
+        assert unchanged is None
+        bench.manager.set_budget(1 << 20)
+        bench.manager.close()
+        with pytest.raises(ManagerClosed):
+            bench.manager.set_budget(1)
+        assert bench.manager.budget_bytes == 1 << 20
+
+    def test_two_managers_have_budgets_of_their_own(self) -> None:
+        first = lazily(budget=alone(4) + alone(8))
+        second = lazily(budget=alone(4) + alone(8), backend=first.backend)
+        assert [ask(first, 8), ask(second, 8)] == [None, None]
+
+
+def test_costs_are_bounded() -> None:
+    sizes = tuple(range(5, 45))
+    bench = lazily(budget=None, lazy=sizes, negative_cache=8)
+    for size in sizes:
+        assert ask(bench, size) is None
+    assert len(bench.books.budget) == 8
+
+
+ACTS = ("call", "call", "call", "call", "call", "evict", "reclaim", "profile", "clear", "explicit", "budget", "forget", "flight")
+
+
+@pytest.mark.parametrize("isolation", ["per_entry", "per_component"])
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_the_ledger_is_exact_and_the_budget_holds(seed: int, isolation: str) -> None:
+    """K04: commits, rejections, evictions, clears and profiles, with a budget for a few graphs, recounted after each step."""
+    draw = random.Random(seed)
+    names, sizes = ("a", "b"), (3, 8, 12, 16, 24)
+    bench = Bench(
+        *names,
+        descriptors=(4,),
+        mode=PURE,
+        lazy=sizes,
+        config={"max_extra_graphs": 3, "thrash_protection": bool(seed % 2)},
+        budget_bytes=3 * alone(16),
+        isolation=isolation,
+        backend=SimBackend(SimDevice(SimConfig(capacity_bytes=8192 * KIB))),
+    ).serving()
+    for name, routine in bench.routines.items():
+        routine.body = large({size: draw.choice((0, 0, 2, 40, 200)) for size in (*sizes, 4)} if name == "a" else {24: 100})
+    manager, books = bench.manager, bench.books
+    refused: set[tuple[str, int]] = set()
+    kinds: set[str] = set()
+    last, rejections, most = 0, 0, 3 * alone(16)
+    for _ in range(120):
+        act, name = draw.choice(ACTS), draw.choice(names)
+        evictions = sum(stats.evictions for stats in manager.stats().components.values())
+        recordings = recorded(bench)
+        match act:
+            case "call":
+                size = draw.choice(sizes)
+                reason = ask(bench, size, name)
+                if reason is Fallback.budget and recorded(bench) > recordings:
+                    rejections += 1
+                    room_was_made = evictions < sum(stats.evictions for stats in manager.stats().components.values())
+                    assert room_was_made or (name, size) not in refused, "one attempt a descriptor until bytes come back"
+                    refused.add((name, size))
+            case "flight":
+                bench.components[name](bench.device.rand(draw.choice(sizes), 4))
+            case "evict":
+                manager.evict(name)
+            case "reclaim":
+                manager.reclaim(flush=draw.random() < 0.5)
+            case "profile":
+                manager.release()
+                manager.profile_memory()
+                manager.capture_and_bind()
+                refused.clear()
+            case "clear":
+                manager.release()
+                assert held(bench) == manager.memory().total == 0
+                manager.capture_and_bind()
+                refused.clear()
+            case "explicit":
+                entry = manager.entry("low", draw.randrange(3))
+                if entry.state in ("EAGER", "EVICTED", "FAILED") and not entry.unreclaimed:
+                    try:
+                        with manager.transaction() as transaction:
+                            transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(draw.choice((8, 4096))))
+                    except CaptureFailed as failed:
+                        kinds.add(str(failed.kind))
+            case "budget":
+                most = draw.choice((1, 2, 3, 4)) * alone(16)
+                manager.set_budget(most)
+                refused.clear()
+            case "forget":
+                manager.forget_failures()
+                refused.clear()
+        now = held(bench)
+        assert now == books.budget.held()
+        assert manager.memory().total <= now
+        if isolation == "per_entry":
+            assert now <= max(most, last), f"{act} exceeded the budget"
+        if now < last:
+            refused.clear()
+        last = now
+    assert rejections, "the walk met no refusal"
+    assert kinds <= {"BUDGET"}
+    manager.close()
+    assert held(bench) == 0

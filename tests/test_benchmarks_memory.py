@@ -1,0 +1,53 @@
+"""The measuring of memory, on the simulator: it runs, and its figures follow from its rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import memory, rounds
+from benchmarks.shapes import Shape, shapes_on
+from cgstate.backends.sim import SimBackend
+
+
+@pytest.mark.parametrize("name", ["mlp", "mixture", "mlp, a pool each"])
+def test_every_shape_is_within_its_estimate(name: str) -> None:
+    row = memory.estimated(*_fresh(name))
+    assert row["within"], row
+    assert float(row["upper_over_actual"]) <= 1.10
+    assert row["trusted"]
+
+
+def test_largest_first_is_compared_with_other_orders() -> None:
+    backend, shape = _fresh("mlp")
+    row = memory.ordered(backend, shape.parts[0], 3)
+    assert row["order_ratio"] == row["largest_first"] / row["least"] <= 1.02
+    assert row["least"] <= row["most"]
+
+
+@pytest.mark.parametrize("isolation", memory.ISOLATIONS)
+def test_random_rounds_leave_nothing_and_are_right(isolation: str) -> None:
+    assert rounds.run(SimBackend(), isolation, 40) == {"rounds": 40, "leaked_bytes": 0, "wrong": 0}
+
+
+def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = SimBackend()
+    right = backend.footprint
+    kept = []
+
+    def leaking() -> object:
+        kept.append(backend.sim.empty(4096))
+        return right()
+
+    monkeypatch.setattr(backend, "footprint", leaking)
+    assert rounds.run(backend, "shared", 1)["leaked_bytes"] > 0
+
+
+def test_sharing_a_stream_saves_bytes() -> None:
+    figures = memory.shared_stream(SimBackend())
+    assert figures["shared_stream_saved_bytes"] > 0
+    assert figures["shared_stream_unequal"] == 0
+
+
+def _fresh(name: str) -> tuple[SimBackend, Shape]:
+    backend = SimBackend()
+    return backend, next(shape for shape in shapes_on(backend) if shape.name == name)
