@@ -50,7 +50,7 @@ format: $(STAMP_DEV) ## fix what ruff can fix, and format
 
 # These two run on $(PYTHON) itself: on a GPU host, torch is the one built for its driver, not one of ours.
 test-cuda: check-cuda ## run the tests that need a CUDA device, with the torch and pytest of $(PYTHON)
-	$(PYTHON) -m pytest -p no:benchmark -m cuda tests $(ARGS)
+	$(PYTHON) -m pytest -p no:benchmark --dist loadfile -m cuda tests $(ARGS)  # with -n: tests of one file share a process
 
 evidence: check-cuda ## measure on this machine's GPU and write docs/evidence/core-h200.json
 	$(PYTHON) -m benchmarks.core --out docs/evidence/core-h200.json $(ARGS)

@@ -134,7 +134,7 @@ def _real() -> Iterator[tuple[str, Part]]:
 
     yield "mlp", Part(lambda x: functional.gelu(x @ up) @ down, rows, DOUBLING)
     yield "attention", Part(attention, rows, WIDE)
-    yield "vocoder", Part(vocoder, frames, WIDE)
+    yield "vocoder", Part(vocoder, frames, tuple(4 * size for size in WIDE))
     yield "many tiny graphs", Part(tiny, rows, tuple(range(1, 129)))
     yield "few huge temporaries", Part(huge, rows, (1, 2, 3, 4))
     yield "sizes that do not nest", Part(crossed, pair, PAIRS)

@@ -33,7 +33,7 @@ def test_every_name_of_the_package_in_an_example_is_public(example: str) -> None
 
 
 def test_the_runner_example_runs_on_the_simulator() -> None:
-    (runner,) = (example for example in EXAMPLES if "manager.entry" in example)
+    (runner,) = (example for example in EXAMPLES if "entry.lease" in example)
     backend = SimBackend()
     sim = backend.sim
     weight, static_input, read = sim.rand(4, 4), sim.rand(2, 4), []
@@ -70,9 +70,48 @@ def test_the_drawn_lifecycle_is_the_tables() -> None:
 
 
 def test_the_simulator_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = (example for example in EXAMPLES if "SimBackend" in example)
+    (example,) = (example for example in EXAMPLES if "kernels" in example)
     exec(compile(example, "README.md", "exec"), {})
     assert "1 calls, 100.0% by graph" in capsys.readouterr().out
+
+
+@pytest.mark.torch
+def test_the_torch_example_runs_on_the_simulator() -> None:
+    pytest.importorskip("torch")
+    (example,) = (example for example in EXAMPLES if "SimBackend" in example and "torch" in example)
+    exec(compile(example, "README.md", "exec"), {})
+
+
+def test_the_memory_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = (example for example in EXAMPLES if "budget_bytes" in example)
+    backend = SimBackend()
+    weight = backend.sim.rand(4, 4)
+    routine = cgstate.BucketedRoutine(lambda x: kernels.matmul(x, weight), lambda size: (backend.sim.zeros(size, 4),))
+    names: dict[str, Any] = {"cgstate": cgstate, "backend": backend, "routine": routine}
+    exec(compile(example, "README.md", "exec"), names)
+    assert "'components'" in capsys.readouterr().out
+    assert names["manager"].stats().components["decoder"].captures == 4  # two, and two again after the memory moved
+    names["manager"].close()
+
+
+def test_the_example_with_a_break_runs() -> None:
+    (example,) = (example for example in EXAMPLES if "cgstate.Break" in example)
+    backend = SimBackend()
+    sim = backend.sim
+    static_input, weight = sim.rand(4, 4), sim.rand(4, 4)
+    names: dict[str, Any] = {
+        "cgstate": cgstate,
+        "manager": cgstate.GraphManager(backend, check=True),
+        "static_input": static_input,
+        "encode": lambda x: kernels.matmul(x, weight),
+        "attention": kernels.softmax,
+        "decode": kernels.tanh,
+        "empty_like": lambda x: sim.empty(*x.shape),
+    }
+    exec(compile(example, "README.md", "exec"), names)
+    assert names["output"].tolist() == kernels.tanh(kernels.softmax(kernels.matmul(static_input, weight))).tolist()
+    names["output"] = None
+    names["manager"].close()
 
 
 def test_the_two_commands_are_the_makefiles() -> None:

@@ -145,7 +145,8 @@ class Footprint:
 
     Attributes:
         stream: Handle of the current stream.
-        generator: Seed and offset (or the whole state) of the default generator, comparable.
+        generator: Seed and offset (or the whole state) of the default generator, comparable. Not to be relied on inside a capture,
+            where the framework counts draws from the beginning of the graph.
         capturing: Whether the current stream is being captured.
         pools: Reserved bytes by pool id, for every private pool of the device.
         reserved: Bytes that the device's allocator holds, all pools together.

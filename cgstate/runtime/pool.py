@@ -23,7 +23,7 @@ class Pool(PoolSteps):
         wasted: Bytes of them that attempts grew which failed (fact S4).
     """
 
-    __slots__ = ("_charged", "_label", "handle", "turn", "wasted")
+    __slots__ = ("__weakref__", "_charged", "_label", "handle", "turn", "wasted")
 
     domain: Domain
 

@@ -46,6 +46,7 @@ class ComponentRecord(_Hot):
     """
 
     __slots__ = (
+        "__weakref__",
         "admission",
         "allows_lazy",
         "answered",

@@ -33,7 +33,7 @@ class Bench:
 
     @contextmanager
     def refused(self, error: type[BaseException], words: str) -> Iterator[None]:
-        """The block captures, and is refused with ``error``, which says ``words``; the device is healed then."""
+        """The block captures, and is refused with ``error``, which says ``words``."""
         caught: BaseException | None = None
         try:
             yield

@@ -127,7 +127,9 @@ def test_inputs_that_cannot_be_made_go_into_the_estimate(backend: SimBackend) ->
     manager.prepare([cgstate.Component("c", Picky(kernels.relu, lambda n: (backend.sim.zeros(n, 2),)), [8, 4, 2])])
     estimate = manager.profile_memory()
     assert not estimate.trusted
-    assert [sample.error for sample in estimate.samples if sample.error] == ["MemoryError: no room"]
+    errors = [sample.error for sample in estimate.samples if sample.error]
+    assert errors
+    assert all(error.endswith("MemoryError: no room") for error in errors)
     assert manager.state is cgstate.ManagerState.PREPARED
 
 
@@ -169,7 +171,7 @@ def test_the_simulator_refuses_tensors_that_it_would_not_compute(backend: SimBac
     with pytest.raises(cgstate.CaptureFailed) as caught:
         manager.capture_and_bind()
     assert isinstance(caught.value.__cause__, cgstate.ConfigError)
-    assert "simulated kernels only" in str(caught.value)
+    assert "simulated kernels and torch" in str(caught.value)
     assert not component.is_bound
 
 

@@ -186,8 +186,17 @@ def has_others(index: int, ours: frozenset[Hashable]) -> bool:
 
 
 def segments(index: int, pool_id: PoolId | None = None) -> list[dict[str, Any]]:
-    """The allocator's segments on a device: all, or of one pool."""
-    return [segment for segment in torch.cuda.memory_snapshot(pool_id, include_traces=False) if segment["device"] == index]
+    """The allocator's segments on a device: all, or of one pool.
+
+    All are asked for and the others left out here: asked for one pool, torch gives up references to the numbers of its id that it
+    does not own. That is harmless up to 256, which Python keeps for ever; beyond, the process crashes, later and elsewhere.
+    """
+    everything = torch.cuda.memory_snapshot(include_traces=False)
+    return [
+        segment
+        for segment in everything
+        if segment["device"] == index and (pool_id is None or tuple(segment["segment_pool_id"]) == pool_id)
+    ]
 
 
 def _by_stream(pool_id: PoolId, index: int, of: str) -> dict[int, int]:
