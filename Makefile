@@ -21,7 +21,7 @@ STAMP_DEV  := $(VENV)/.stamp-dev
 .NOTPARALLEL:
 .SUFFIXES:
 
-.PHONY: help demo test lint format test-cuda evidence clean check-cuda
+.PHONY: help demo test spec lint format test-cuda evidence clean check-cuda
 
 help: ## list the targets
 	@echo 'usage: make TARGET [ARGS=...] [PYTHON=python3] [VENV=.venv]'
@@ -38,6 +38,15 @@ demo: $(STAMP_CORE) ## run the demo: CUDA if torch and a device are there, else 
 # Tests that need a device are left out, not skipped, so that a green run has no skips to read past.
 test: lint ## check style and types, then run every test that needs no GPU
 	$(BIN)/python -m pytest -q -n auto -m 'not cuda' $(ARGS)
+
+# Everything about the lifecycle that can be proven, checked or walked; TLC needs Java, and says so.
+spec: $(STAMP_DEV) ## prove the lifecycle, walk it, drive it through the runtime, let TLC check it
+	$(BIN)/cgstate spec generate --check
+	$(BIN)/cgstate spec prove
+	$(BIN)/cgstate spec walk --entries 1
+	$(BIN)/cgstate spec replay
+	$(BIN)/cgstate spec check --config ci
+	$(BIN)/cgstate spec check --config liveness
 
 lint: $(STAMP_DEV) ## check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

@@ -11,8 +11,6 @@ import pytest
 import cgstate
 from benchmarks import readme
 from cgstate.backends.sim import SimBackend, kernels
-from cgstate.lifecycle import ENTRY
-from cgstate.lifecycle.expr import Var
 
 TEXT = readme.README.read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -57,16 +55,10 @@ def test_the_runner_example_runs_on_the_simulator() -> None:
     manager.close()
 
 
-def test_the_drawn_lifecycle_is_the_tables() -> None:
-    drawn = set(re.findall(r"^    ([A-Z]+) --> ([A-Z]+): \w+", TEXT, re.MULTILINE))
-    tabled = {
-        (source.value, row.target.value)
-        for row in ENTRY.rows
-        if not isinstance(row.target, Var)
-        for source in row.sources
-        if source is not row.target
-    }
-    assert drawn == tabled
+def test_every_file_that_it_shows_or_names_is_there() -> None:
+    named = re.findall(r'(?:src|srcset)="([^"]+)"|\]\(([^)#:]+)\)', TEXT)
+    assert {"docs/diagrams/entry-light.svg", "docs/diagrams/entry-dark.svg"} <= {shown for shown, _ in named}
+    assert [path for pair in named for path in pair if path and not (readme.ROOT / path).exists()] == []
 
 
 def test_the_simulator_example_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,13 @@ from typing import Annotated
 import typer
 
 import cgstate
+from cgstate.cli import spec
 from cgstate.cli.demo import demo
+from cgstate.cli.diagram import diagram
 from cgstate.cli.exits import Exit
 from cgstate.cli.fidelity import fidelity
+from cgstate.cli.fuzz import fuzz
+from cgstate.cli.trace import trace
 from cgstate.errors import ConfigError
 
 app = typer.Typer(
@@ -26,6 +30,10 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(fidelity)
+app.command()(fuzz)
+app.command()(diagram)
+app.add_typer(spec.app, name="spec")
+app.add_typer(trace)
 
 
 def _print_version(asked: bool) -> None:

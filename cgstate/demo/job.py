@@ -14,6 +14,7 @@ from cgstate.demo.vocoder import DECODER_SIZES, HOP, MAX_EXTRA_GRAPHS, MAX_FRAME
 from cgstate.errors import CaptureFailed
 from cgstate.runtime.domain import Isolation
 from cgstate.runtime.manager import GraphManager
+from cgstate.runtime.witness import Witness
 
 T = TypeVar("T")
 
@@ -89,10 +90,10 @@ class DemoResult:
 class Story(Generic[T]):
     """One run of the demonstration."""
 
-    def __init__(self, vocoder: Vocoder[T], *, seed: int, requests: int, tick: Tick) -> None:
+    def __init__(self, vocoder: Vocoder[T], *, seed: int, requests: int, tick: Tick, observer: Witness | None) -> None:
         self._vocoder = vocoder
         self._parts = Parts(vocoder)
-        self._manager = GraphManager(vocoder.backend, check=True)
+        self._manager = GraphManager(vocoder.backend, check=True, observer=observer)
         self._rng = random.Random(seed)
         self._seed = seed
         self._requests = requests
@@ -273,7 +274,14 @@ class Story(Generic[T]):
         return [size for size in self._parts.decoder.available_descriptors if isinstance(size, int)]
 
 
-def run(vocoder: Vocoder[T], *, seed: int, requests: int, tick: Tick = lambda title: None) -> DemoResult:
+def run(
+    vocoder: Vocoder[T],
+    *,
+    seed: int,
+    requests: int,
+    tick: Tick = lambda title: None,
+    observer: Witness | None = None,
+) -> DemoResult:
     """Run the demonstration on a vocoder.
 
     Args:
@@ -281,5 +289,6 @@ def run(vocoder: Vocoder[T], *, seed: int, requests: int, tick: Tick = lambda ti
         seed: Of the requests.
         requests: How many are served in all.
         tick: Told of each.
+        observer: Told of every transition, e.g. a recorder of `cgstate.trace`.
     """
-    return Story(vocoder, seed=seed, requests=requests, tick=tick).tell()
+    return Story(vocoder, seed=seed, requests=requests, tick=tick, observer=observer).tell()

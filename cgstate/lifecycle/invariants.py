@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum, auto
+from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from cgstate.lifecycle import predicates
@@ -259,9 +260,9 @@ def unsettled_in(world: World) -> Iterator[Violation]:
         yield from (Violation(invariant, witness) for witness in predicate.violations(world))
 
 
-def _registered(shape: type[T]) -> Iterator[tuple[Invariant, T]]:
+@cache
+def _registered(shape: type[T]) -> tuple[tuple[Invariant, T], ...]:
     """The predicates of one shape, each with its invariant."""
-    for invariant in _REGISTER:
-        for predicate in invariant.predicates:
-            if isinstance(predicate, shape):
-                yield invariant, predicate
+    return tuple(
+        (invariant, predicate) for invariant in _REGISTER for predicate in invariant.predicates if isinstance(predicate, shape)
+    )

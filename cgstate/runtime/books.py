@@ -54,6 +54,7 @@ class Books(ManagerSteps):
     Attributes:
         busy: Thread that has the manager for an operation that must not overlap another (`exclusive`); 0 when nobody.
         draining: Whether `busy` waits for leases to end.
+        given_back: Whether closing has given everything back.
         lost: Whether the device's context is lost; stays so when the manager is closed.
         unsettled: Whether `settle` would find something to do; a hint that is read without the lock.
         fast: Whether replays may take the short way: nobody observes, checks, schedules, or owns a thread.
@@ -63,6 +64,7 @@ class Books(ManagerSteps):
         witness: Told of what is no transition as well; None if the observer is a plain function.
         audit: Looks at every turn and destruction, and at everything after each operation: ``check=True``; None otherwise.
         profile: The open profile; captures of its thread go to it.
+        wanted: The entry that a lazy capture is about: not to be forgotten, though nothing be left of its last recording.
         idle_streams: Exclusive capture streams whose workspaces were cleared, to be used again.
         spent_streams: Exclusive capture streams that may still own a workspace (facts W3, W5).
     """
@@ -83,6 +85,7 @@ class Books(ManagerSteps):
         "fast",
         "foreign",
         "gate",
+        "given_back",
         "held_leases",
         "idle_streams",
         "isolation",
@@ -99,6 +102,7 @@ class Books(ManagerSteps):
         "thread_id",
         "unsettled",
         "vote",
+        "wanted",
         "warmup_rounds",
         "witness",
     )
@@ -146,11 +150,13 @@ class Books(ManagerSteps):
         self.clock = 0
         self.lost = False
         self.draining = False
+        self.given_back = False
         self.components: dict[str, ComponentRecord] = {}
         self.dependencies: dict[str, DependencyRecord] = {}
         self.domains: dict[Hashable, Domain] = {}
         self.pools: list[Pool] = []
         self.profile: Profile | None = None
+        self.wanted: Entry | None = None
         self.idle_streams: list[Stream] = []
         self.spent_streams: list[Stream] = []
         self.held_leases: set[Lease] = set()
@@ -168,6 +174,10 @@ class Books(ManagerSteps):
     def closed(self) -> bool:
         """Whether the manager was closed."""
         return self.state is ManagerState.CLOSED
+
+    def ended(self) -> bool:
+        """Whether the manager was closed and has given everything back."""
+        return self.given_back
 
     # -- who may do what now ------------------------------------------------------------------------------------------
 

@@ -8,13 +8,14 @@ neither later nor earlier, and lasts where one graph is larger than the whole bu
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cgstate.errors import BudgetExceeded, ConfigError
 from cgstate.lifecycle.states import PoolKind, PoolState
 from cgstate.runtime.domain import Isolation
+from cgstate.runtime.statics import Statics, static_bytes
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
@@ -28,7 +29,7 @@ class Cost:
 
     Attributes:
         pool: Of an empty pool, as measured; 0 while it was captured only beside others, whose free blocks it may have used.
-        buffers: Its static inputs.
+        buffers: Its static inputs, as far as no other graph has them.
     """
 
     pool: int
@@ -57,9 +58,22 @@ class Budget:
     def held(self, *, without: Entry | None = None) -> int:
         """Bytes charged now, except for the static inputs of ``without``; the lock is held."""
         books = self._books
-        buffers = [entry.buffers for entry in books.entries() if entry.buffers is not None and entry is not without]
-        buffers += [retired.buffers for retired in books.reclaimer.queue]
-        return sum(pool.charged for pool in books.pools) + books.backend.nbytes(buffers)
+        return sum(pool.charged for pool in books.pools) + static_bytes(books.backend, self._statics({without}))
+
+    def held_after(self, victims: Collection[Entry]) -> int:
+        """Bytes that stay charged when these entries, each with a pool of its own, and all that is retired are given back.
+
+        The lock is held.
+        """
+        books = self._books
+        going = {victim.pool for victim in victims}
+        pools = sum(pool.charged for pool in books.pools if pool.state is not PoolState.RETIRED and pool not in going)
+        return pools + static_bytes(books.backend, self._statics(victims, retired=False))
+
+    def _statics(self, without: Collection[Entry | None], *, retired: bool = True) -> list[Statics]:
+        books = self._books
+        live = [entry.statics for entry in books.entries() if entry.buffers is not None and entry not in without]
+        return [*live, *(each.statics for each in books.reclaimer.queue)] if retired else live
 
     # -- what is known of costs ---------------------------------------------------------------------------------------
 
@@ -75,7 +89,9 @@ class Budget:
         known = self._costs.pop(key, None)
         if not alone or entry.pool.kind is PoolKind.foreign:
             grown = known.pool if known is not None else 0
-        self._costs[key] = Cost(grown, self._books.backend.nbytes(entry.buffers))
+        others, backend = self._statics({entry}), self._books.backend
+        added = static_bytes(backend, [*others, entry.statics]) - static_bytes(backend, others)
+        self._costs[key] = Cost(grown, added)
         while len(self._costs) > self.remembered:
             self._costs.popitem(last=False)
 
@@ -105,7 +121,7 @@ class Budget:
     def _meets_empty_pool(record: ComponentRecord, descriptor: Hashable) -> bool:
         """Whether its capture would be the first in its pool; False where that is not sure."""
         entry = record.entries.get(descriptor)
-        if entry is None and record.config.isolation is Isolation.per_entry:
+        if entry is None and record.isolation is Isolation.per_entry:
             return True
         if entry is None:
             entry = next(iter(record.entries.values()), None)  # of the same domain

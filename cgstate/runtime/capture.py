@@ -109,7 +109,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
 
 
 def _warm_up(attempt: Attempt, make: MakeFunction) -> bool:
-    """Run until a round leaves no new allocation behind, and say whether one did: lazily made state must not be made in the graph."""
+    """Run until a round leaves no new allocation behind, and say whether one did: nothing may be made lazily in the graph."""
     before = attempt.backend.allocated_bytes()
     for _ in range(attempt.rounds):
         run_round(make(True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from cgstate.errors import InvariantViolation
 from cgstate.lifecycle.invariants import Checker as Who
@@ -41,8 +42,8 @@ class Checker:
         self.books = books
         self._also = also
         self._sequence = 0
-        self._open: dict[str, list[TurnView]] = {}
-        self._last: dict[str, TurnView] = {}
+        self._open: dict[Turn, list[TurnView]] = {}
+        self._last: WeakKeyDictionary[Turn, TurnView] = WeakKeyDictionary()  # a later pool may have the same name
         self.acquires = 0
         self.releases = 0
 
@@ -64,7 +65,7 @@ class Checker:
         self._sequence += 1
         waited = frozenset({turn.followed, stream})
         view = TurnView(f"turn {self._sequence}", thread, stream, self._sequence, 0, frozenset({Work.replay}), waited)
-        self._open.setdefault(turn.name, []).append(view)
+        self._open.setdefault(turn, []).append(view)
 
     def turn_ended(self, turn: Turn) -> None:
         """A call gives a pool's turn back; the lock is held.
@@ -73,9 +74,12 @@ class Checker:
             InvariantViolation: it was not ordered after the turn before it (I5).
         """
         self._sequence += 1
-        ended = replace(self._open[turn.name].pop(), ended=self._sequence)
-        last = self._last.get(turn.name)
-        self._last[turn.name] = ended
+        views = self._open[turn]
+        ended = replace(views.pop(), ended=self._sequence)
+        if not views:
+            del self._open[turn]
+        last = self._last.get(turn)
+        self._last[turn] = ended
         self._refuse(broken_at(PoolTurns(turn.name, (last, ended) if last is not None else (ended,))))
 
     def destroying(self, retired: Retired, leases: int) -> None:
@@ -115,8 +119,8 @@ class Checker:
             InvariantViolation: an invariant is broken.
         """
         with self.books.gate.lock:
-            if self.books.busy and self.books.closed():
-                return  # closing still returns bytes, and looks itself when it is done
+            if self.books.closed() and not self.books.ended():
+                return  # closing still returns bytes, or failed to; it looks itself when it is done
             world = self.world()
         self._refuse(broken_in(Who.runtime, world))
 

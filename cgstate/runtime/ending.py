@@ -114,7 +114,7 @@ def abandon(books: Books, components: MutableSequence[AnyComponent]) -> None:
     """
     for component in components:
         component.detach()
-    if books.state is ManagerState.CLOSED:
+    if books.ended():
         return
     gate = books.gate
     gate.orphans.append(lambda by: _bury(books, wait=by is books))
@@ -133,9 +133,9 @@ def _bury(books: Books, *, wait: bool) -> bool:
     with gate.lock:
         if not gate.free:
             return False
-        if books.state is not ManagerState.POISONED:
+        if not books.lost:
             retire_everything(books)
-    if books.state is ManagerState.POISONED:
+    if books.lost:
         books.reclaimer.let_go()
     else:
         if wait and not books.leases:
@@ -149,4 +149,5 @@ def _bury(books: Books, *, wait: bool) -> bool:
         if books.state in (ManagerState.NEW, ManagerState.PREPARED, ManagerState.SERVING, ManagerState.POISONED):
             books.close(leases=0)
         books.close_streams()
+        books.given_back = True
     return True

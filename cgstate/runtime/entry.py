@@ -12,6 +12,7 @@ from cgstate.runtime import hotpath
 from cgstate.runtime.lease import Lease
 from cgstate.runtime.pinned import NOTHING, Baked
 from cgstate.runtime.segments import Segments
+from cgstate.runtime.statics import Statics
 from cgstate.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ class Entry(_Hot):
 
     def __repr__(self) -> str:
         return f"<Entry {self.name} {self.state.value}>"
+
+    @property
+    def statics(self) -> Statics:
+        """Its static inputs, while it is recorded or bound."""
+        return Statics(self.buffers, tuple(pin.source for pin in self.baked.pins))
 
     replay = hotpath.replay
 

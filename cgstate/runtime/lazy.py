@@ -40,12 +40,9 @@ def capture_on_miss(
         ManagerPoisoned: the device was lost while capturing.
     """
     books = record.manager
-    if not books.serving:
-        return Fallback.closed if books.state is ManagerState.CLOSED else Fallback.not_serving
-    if not record.allows_lazy:
-        return Fallback.miss
-    if record.state in (EntryState.FAILED, EntryState.CAPTURING, EntryState.EAGER):
-        return Fallback.blocked  # its startup capture is still owed; an explicit capture brings it back
+    refused = _shut(record)
+    if refused is not None:
+        return refused
     descriptor = _wanted(record, routine, args, kwargs, runtime_key)
     if descriptor is None:
         return Fallback.miss
@@ -57,6 +54,9 @@ def capture_on_miss(
         entry = record.entries.get(descriptor)
         if entry is not None and entry.state in USABLE:
             return entry  # another thread was faster
+        refused = _shut(record)
+        if refused is not None:
+            return refused  # another thread has released the manager, or closed it
         gate = books.gate
         if not record.resident:
             return Fallback.unavailable  # eager is refused as well then
@@ -69,6 +69,18 @@ def capture_on_miss(
             books.busy = 0
             books.gate.notify()
         books.settle()
+
+
+def _shut(record: ComponentRecord) -> Fallback | None:
+    """Why no miss of the component captures as manager and component are now; None if one may."""
+    books = record.manager
+    if not books.serving:
+        return Fallback.closed if books.state is ManagerState.CLOSED else Fallback.not_serving
+    if not record.allows_lazy:
+        return Fallback.miss
+    if record.state in (EntryState.FAILED, EntryState.CAPTURING, EntryState.EAGER):
+        return Fallback.blocked  # its startup capture is still owed; an explicit capture brings it back
+    return None
 
 
 def _wanted(
@@ -120,7 +132,7 @@ def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
         return Fallback.budget
     transaction = Transaction(books, TransactionKind.lazy)
     with books.gate.lock:
-        entry = record.entry(descriptor)
+        entry = books.wanted = record.entry(descriptor)
     try:
         capture_by_routine(transaction, entry, routine)
         transaction.commit()
@@ -137,6 +149,7 @@ def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
     finally:
         transaction.abort()
         with books.gate.lock:
+            books.wanted = None
             if entry.state is EntryState.EAGER and not entry.startup and not entry.unreclaimed:
                 record.drop(entry)
         if entry.state not in USABLE:

@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 from cgstate.backends.base import Backend, CaptureErrorMode
 from cgstate.backends.choose import choose
 from cgstate.errors import CaptureActive, ConfigError, InvariantViolation, describe
-from cgstate.lifecycle.states import ManagerState
+from cgstate.lifecycle.states import ManagerState, PoolState
 from cgstate.lifecycle.steps import Observer
 from cgstate.runtime import memory, residency, sharing
 from cgstate.runtime.books import Books
@@ -484,9 +484,7 @@ class GraphManager:
         """
         residency.suspend(self._books, names, timeout)
 
-    def resume(
-        self, *names: str, restore: Callable[[], object] | None = None, moved: bool | Iterable[str] = False
-    ) -> int:
+    def resume(self, *names: str, restore: Callable[[], object] | None = None, moved: bool | Iterable[str] = False) -> int:
         """Say that memory behind suspended dependencies is there again; all of them, or none.
 
         A component is answered again once everything that it depends on is resident. Graphs go on where memory came back in
@@ -612,36 +610,42 @@ class GraphManager:
     def close(self, timeout: float | None = None) -> None:
         """`release` for good: components answer eagerly from now on, entries refuse. Idempotent.
 
+        If giving bytes back fails, the manager is closed all the same; another call goes on with what is left.
+
         Raises:
             LeaseOutstanding: as `release`; the manager serves on.
             CaptureActive: called inside a transaction of this manager.
         """
         books = self._books
-        if books.closed():
+        if books.ended():
             return
         refuse_own_lease(books, "close")
         with books.exclusive("close"):
-            if books.closed():
+            if books.ended():
                 return  # another thread was faster
-            with drained(books, "close", timeout):
-                lost = books.state is ManagerState.POISONED
-                if not lost:
-                    retire_everything(books)
-                books.close(leases=books.leases)
-            if lost:
+            if not books.closed():
+                with drained(books, "close", timeout):
+                    if not books.lost:
+                        retire_everything(books)
+                    books.close(leases=books.leases)
+            self._return_bytes()
+            if books.lost:  # before, or noticed only now
                 books.reclaimer.let_go()
-            else:
-                self._return_bytes()
-                with books.gate.lock:
-                    books.close_streams()
-            self._finalizer.detach()
+            with books.gate.lock:
+                books.close_streams()
+                books.given_back = not any(pool.state is PoolState.RETIRED for pool in books.pools)  # else the next call goes on
+            if books.ended():
+                self._finalizer.detach()
             for name, stats in self.stats().components.items():
                 log.info("%s: %s: %s", books.name, name, stats.summary())
 
     def _return_bytes(self) -> None:
-        """Reclaim and flush; waits for replays still running on the device."""
+        """Reclaim and flush; waits for replays still running on the device. Nothing if that is lost."""
         books = self._books
-        books.reclaimer.finish()
+        if not books.lost:
+            books.reclaimer.finish()
+        if books.lost:
+            return
         books.reclaimer.flush()
         with books.gate.lock:
             forget_everything(books)

@@ -126,7 +126,7 @@ def by_position(backend: Backend, pinned: Iterable[object]) -> Callable[[], Mapp
     Raises:
         ConfigError: not a sequence of tensors and functions.
     """
-    if not isinstance(pinned, Iterable):
+    if not isinstance(pinned, Iterable) or _is_tensor(backend, pinned):  # its rows are new views, which never move
         raise ConfigError(f"pinned must be a sequence of tensors, not {pinned!r}")
     sources = {f"pinned[{position}]": source for position, source in enumerate(pinned)}
     for source in sources.values():
@@ -190,6 +190,14 @@ def _shape(tensor: object) -> tuple[int, ...]:
 
 def _nothing_made(warmup: bool) -> Callable[[], object]:
     raise RuntimeError("a capture that failed was asked for its work")  # unreachable: nothing records after its undoing
+
+
+def _is_tensor(backend: Backend, value: object) -> bool:
+    try:
+        backend.address(value)
+    except ConfigError:
+        return False
+    return True
 
 
 def _tensor(source: object) -> object:

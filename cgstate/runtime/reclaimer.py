@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event, Graph
 from cgstate.errors import describe
-from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolState
+from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
 from cgstate.runtime.pinned import NOTHING
 from cgstate.runtime.pool import Pool
+from cgstate.runtime.statics import Statics
 from cgstate.runtime.witness import Notice
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Retired:
         pool: The pool it was recorded in.
         graph: The recording; None when the attempt was undone.
         keep: Buffers, outputs and what was baked in, kept alive until the device is done with them.
-        buffers: The static inputs alone, which are charged until then.
+        statics: The static inputs alone, which are charged until then.
         fence: Marks that the device must have passed; None while they could not be set yet.
     """
 
@@ -44,7 +45,7 @@ class Retired:
     pool: Pool
     graph: Graph | None
     keep: object
-    buffers: object
+    statics: Statics
     fence: tuple[Event, ...] | None
 
 
@@ -69,7 +70,7 @@ class Reclaimer:
     def retire(self, entry: Entry, pool: Pool, graph: Graph | None, keep: object) -> None:
         """Hand over a recording; the lock is held."""
         self.books.unsettled = True
-        self.queue.append(Retired(entry, pool, graph, keep, entry.buffers, self._fence(pool)))
+        self.queue.append(Retired(entry, pool, graph, keep, entry.statics, self._fence(pool)))
 
     def settle(self) -> None:
         """Destroy what may be destroyed now, of this manager and of dropped ones. Cheap when there is nothing; never waits."""
@@ -80,8 +81,14 @@ class Reclaimer:
                 orphan = orphans.popleft()
             except IndexError:
                 return  # another thread is at it
-            if not orphan(self.books):
-                orphans.append(orphan)
+            gone = False
+            try:
+                gone = orphan(self.books)
+            except Exception as error:
+                log.warning("burying a dropped manager failed, and is tried again later: %s", describe(error))
+            finally:
+                if not gone:
+                    orphans.append(orphan)
 
     def settle_own(self) -> None:
         """`settle` for this manager alone."""
@@ -95,14 +102,20 @@ class Reclaimer:
         gate = self.books.gate
         while True:
             with gate.lock:
-                while not gate.free:
-                    gate.wait()
-                waiting = len(self.queue)
+                self._await_quiet()
             if not self.await_device():
                 return
-            self.settle_own()
-            if not self.queue or len(self.queue) == waiting:
+            with gate.lock:
+                self._await_quiet()  # another capture may have begun meanwhile: what cannot be destroyed in it goes after it
+                batch = self._take()
+            self._destroy(batch)
+            if not batch or not self.queue:
                 return  # done, or what is left is leased and goes with the lease
+
+    def _await_quiet(self) -> None:
+        """Wait until no capture is open; the lock is held."""
+        while not self.books.gate.free:
+            self.books.gate.wait()
 
     def await_device(self) -> bool:
         """Wait until the device is done with what is retired; False when it is lost."""
@@ -113,7 +126,7 @@ class Reclaimer:
                 event.synchronize()
         except Exception as error:
             self.books.notice(error)
-            if self.books.state is not ManagerState.POISONED:
+            if not self.books.lost:
                 raise
             return False
         return True
@@ -147,14 +160,16 @@ class Reclaimer:
     def _give_back(self, *, always: bool) -> int:
         books, gate = self.books, self.books.gate
         with gate.lock:
-            gone = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
-            uncleared = any(pool.state is PoolState.GONE for each in gate.managers for pool in each.pools)  # closed ones, too
-            if not (always or gone or uncleared):
-                return 0
-            while not gate.free or gate.destroying:
+            while True:
+                gone = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
+                uncleared = any(pool.state is PoolState.GONE for each in gate.managers for pool in each.pools)  # closed ones, too
+                if not (always or gone or uncleared):
+                    return 0
+                if gate.free and not gate.destroying:
+                    break
                 if not gate.free and gate.holder == books.thread_id():
                     return 0  # inside our own open capture: nothing may be freed now
-                gate.wait()
+                gate.wait()  # whoever destroys may be at the last graph of a pool: then that is gone, too
             gate.destroying += 1
         started = books.sync.now_ns()
         returned = 0
@@ -173,15 +188,17 @@ class Reclaimer:
             returned += books.backend.flush()
         finally:
             with gate.lock:
-                for each in gate.managers:  # a cleared workspace may have been the last thing in another one's dropped pool
-                    each.pools = [pool for pool in each.pools if pool.state is not PoolState.GONE or pool.measure()]
-                gate.destroying -= 1
+                gate.destroying -= 1  # first, and waiters are told: measuring may raise
+                gate.notify()
                 self.flushes += 1
                 self.flushed_bytes += returned
                 if books.witness is not None:
                     books.witness.notice(books, Notice.flushed, returned)
                 self.stalled_ns += books.sync.now_ns() - started
-                gate.notify()
+                for pool in gone:
+                    pool.measure()  # also where dropping it failed
+                for each in gate.managers:  # a cleared workspace may have been the last thing in another one's dropped pool
+                    each.pools = [pool for pool in each.pools if pool.state is not PoolState.GONE or pool.measure()]
         return returned
 
     def _drop(self, pools: Sequence[Pool]) -> None:
@@ -191,16 +208,18 @@ class Reclaimer:
             with books.gate.lock:
                 if pool.state is not PoolState.RETIRED or pool.graphs:
                     continue  # another thread was faster
+            try:
+                pool.handle.drop()
+            except Exception:
+                log.exception("dropping pool %s failed, and is tried again later; going on", pool.name)
+                continue
+            with books.gate.lock:
                 pool.reclaimed()
                 domain = pool.domain
                 if domain.pool is pool:
                     domain.pool = None
                     domain.leave_stream(books)
                     books.drop_domain(domain)
-            try:
-                pool.handle.drop()
-            except Exception:
-                log.exception("dropping pool %s failed; going on", pool.name)
 
     def _take(self) -> list[Retired]:
         """Step the entries of whatever may go now, and keep captures out until `_destroy` is done; the lock is held."""
@@ -251,24 +270,35 @@ class Reclaimer:
             log.warning("asking for the device's progress failed, and is tried again later: %s", describe(error))
 
     def _destroy(self, batch: Sequence[Retired]) -> None:
-        """Destroy outside the lock, going on past whatever raises."""
+        """Destroy outside the lock, going on past whatever raises: captures wait until it is done.
+
+        Raises:
+            BaseException: an interrupt that came meanwhile, at the end.
+        """
         if not batch:
             return
         gate = self.books.gate
         self.books.point("destroy")
+        interrupts: list[BaseException] = []
         for retired in batch:
-            retired.keep = retired.buffers = None
+            retired.keep, retired.statics = None, Statics(None)
             if retired.graph is not None:
                 try:
                     retired.graph.destroy()
                 except Exception:
                     log.exception("destroying a graph of %s failed; going on", retired.entry.name)
+                except BaseException as interrupt:
+                    interrupts.append(interrupt)
         with gate.lock:
             gate.destroying -= 1
+            gate.notify()
             self.reclaims += sum(retired.graph is not None for retired in batch)  # an undone attempt gives nothing back
             for retired in batch:
                 self._settled(retired)
-            gate.notify()
+            for pool in dict.fromkeys(retired.pool for retired in batch):
+                pool.measure()  # last: it asks the allocator, and may raise
+        if interrupts:
+            raise interrupts[0]
 
     def _settled(self, retired: Retired) -> None:
         """After the destruction: the pool's count, the pool's end, the entry's name; the lock is held."""
@@ -276,7 +306,6 @@ class Reclaimer:
         if retired.graph is not None:
             pool.destroyed()
             retired.graph = None
-        pool.measure()
         lazy = not entry.startup
         if lazy and not entry.unreclaimed and entry.state in (EntryState.EVICTED, EntryState.FAILED):
             entry.forget()
@@ -284,6 +313,7 @@ class Reclaimer:
             lazy
             and not entry.unreclaimed
             and entry.state is EntryState.EAGER
+            and entry is not self.books.wanted
             and entry.component.entries.get(entry.descriptor) is entry
         ):
             entry.component.drop(entry)

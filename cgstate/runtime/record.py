@@ -12,6 +12,7 @@ from cgstate.lifecycle.steps import ComponentSteps
 from cgstate.routine import Routine
 from cgstate.runtime.admission import Admission
 from cgstate.runtime.config import ComponentConfig
+from cgstate.runtime.domain import Isolation
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.residency import EagerCalls
 from cgstate.runtime.stats import Counters, Fallback
@@ -122,6 +123,11 @@ class ComponentRecord(_Hot):
     def outermost(self) -> ComponentRecord:
         """The component whose domain its entries belong to."""
         return self if self.inside is None else self.inside.outermost
+
+    @property
+    def isolation(self) -> Isolation:
+        """How far its entries are kept apart: inside another component, as that one's are."""
+        return self.outermost.config.isolation
 
     @property
     def has_room(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from cgstate.lifecycle.states import EntryState, PoolKind, PoolState
+from cgstate.lifecycle.states import EntryState, PoolKind
 from cgstate.runtime.stats import Eviction
 from cgstate.runtime.vote import Ballot
 
@@ -99,15 +99,13 @@ def _choose(books: Books, need: int) -> tuple[list[Entry], int]:
     limit = books.budget.limit
     if limit is None:
         return [], 0
-    short = books.budget.held() + need - limit
+    allowed = limit - need
+    short = books.budget.held() - allowed
     chosen: list[Entry] = []
     if short > 0:
-        short -= sum(pool.charged for pool in books.pools if pool.state is PoolState.RETIRED)
-        short -= books.backend.nbytes([retired.buffers for retired in books.reclaimer.queue])
         victims = iter(sorted(_victims(books.components.values()), key=_age))
-        while short > 0 and (victim := next(victims, None)) is not None:
+        while (short := books.budget.held_after(chosen) - allowed) > 0 and (victim := next(victims, None)) is not None:
             chosen.append(victim)
-            short -= victim.pool.charged + books.backend.nbytes(victim.buffers)
     return chosen, short
 
 

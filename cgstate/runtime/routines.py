@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from cgstate.runtime.pinned import by_input
+from cgstate.runtime.statics import Statics
 
 if TYPE_CHECKING:
     from cgstate.runtime.capture import Recording
     from cgstate.runtime.entry import Entry
-    from cgstate.runtime.record import AnyRoutine
+    from cgstate.runtime.record import AnyRoutine, ComponentRecord
     from cgstate.runtime.transaction import Transaction
+
+
+def statics_of(record: ComponentRecord, descriptor: Hashable) -> Statics:
+    """Make the static inputs of one graph, only to know what they take."""
+    routine = record.routine
+    assert routine is not None
+    buffers = routine.allocate_buffers(descriptor)
+    return Statics(buffers, tuple(routine.pinned_inputs(descriptor, buffers)) if routine.pinned else ())
 
 
 def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRoutine) -> Recording:

@@ -179,7 +179,7 @@ class Transaction:
                 rounds=books.warmup_rounds,
             )
             recording = record(attempt, baking, inside(), undo)
-            baked = baking.finish()
+            entry.baked = baked = baking.finish()
             sharing.check_recording(entry, recording.graph)
             done = stream.record()
             if self.kind is not TransactionKind.profile:
@@ -422,7 +422,8 @@ class Transaction:
                 if record.state is EntryState.EVICTED:
                     record.lazy_bind()
             for record in self._components.values():
-                record.commit()
+                if record.state is not EntryState.EVICTED:  # in use when it was taken in, it has lost its last entry since
+                    record.commit()
             self.captured.clear()  # the entries own the recordings now
             self.committed = True
             books.gate.notify()

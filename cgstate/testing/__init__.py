@@ -1,1 +1,54 @@
-"""What tests of programs that use cgstate are made of, and how the simulator is held against a GPU."""
+"""What tests of programs that use cgstate are made of, and how the simulator is held against a GPU.
+
+Importing this imports nothing: what is named here comes when it is asked for, and `LifecycleMachine` brings Hypothesis.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cgstate.testing.conformance.backend import BackendConformance
+    from cgstate.testing.conformance.routine import check_routine
+    from cgstate.testing.faults import RoutineFaults
+    from cgstate.testing.stateful.bed import Bed, Capabilities
+    from cgstate.testing.stateful.failing import WalkFailed, played
+    from cgstate.testing.stateful.machine import LifecycleMachine
+    from cgstate.testing.stateful.setup import Setup
+    from cgstate.testing.stateful.subject import Subject
+    from cgstate.testing.stateful.walk import walk
+
+__all__ = [
+    "BackendConformance",
+    "Bed",
+    "Capabilities",
+    "LifecycleMachine",
+    "RoutineFaults",
+    "Setup",
+    "Subject",
+    "WalkFailed",
+    "check_routine",
+    "played",
+    "walk",
+]
+
+_PLACES = {
+    "BackendConformance": "conformance.backend",
+    "Bed": "stateful.bed",
+    "Capabilities": "stateful.bed",
+    "LifecycleMachine": "stateful.machine",
+    "RoutineFaults": "faults",
+    "Setup": "stateful.setup",
+    "Subject": "stateful.subject",
+    "WalkFailed": "stateful.failing",
+    "check_routine": "conformance.routine",
+    "played": "stateful.failing",
+    "walk": "stateful.walk",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -185,7 +185,6 @@ def test_footprint_inside_a_capture(backend: CudaBackend) -> None:
     pool, stream = backend.new_pool(), backend.new_stream(exclusive=True)
     x = torch.ones(8, device=backend.device)
     torch.cuda.synchronize()
-    outside = backend.footprint()
 
     def body() -> torch.Tensor:
         inside = backend.footprint()

@@ -51,6 +51,14 @@ LOOKS_AT_VALUES: dict[str, tuple[Body, str]] = {
     "repeat_interleave": (lambda x: x.repeat_interleave(x.long()), "repeat_interleave"),
     "bincount": (lambda x: x.long().bincount(), "bincount"),
     "copy of a list": (lambda x: x + torch.tensor([1.0, 2.0, 3.0]), "lift_fresh"),
+    "inverse": (lambda x: torch.linalg.inv(torch.diag(x)), "_linalg_check_errors"),
+    "cholesky": (lambda x: torch.linalg.cholesky_ex(torch.diag(x), check_errors=True), "linalg_cholesky_ex"),
+    "eigenvalues": (lambda x: torch.linalg.eigvalsh(torch.diag(x)), "_linalg_eigh"),
+    "singular values": (lambda x: torch.linalg.svdvals(torch.diag(x)), "_linalg_svd"),
+    "deviations": (lambda x: torch.normal(x, x), "normal"),
+    "fill with a value": (lambda x: x.masked_fill(x > 0, x.sum()), "masked_fill"),
+    "fill with a value, in place": (lambda x: x.clone().index_fill_(0, x.long(), x.sum()), "index_fill_"),
+    "ends of a range": (lambda x: torch.linspace(x[0], 2, 3), "linspace"),
 }
 
 NOT_RECORDABLE: dict[str, tuple[Body, str]] = {
@@ -163,6 +171,9 @@ def test_what_a_gpu_captures_is_not_refused() -> None:
     def body() -> tuple[torch.Tensor, torch.Size, torch.Tensor]:
         y = x.clone()
         y[y > 0] = 0.5  # a mask and a number: masked_fill
+        y = y.masked_fill(y < 0, torch.tensor(3.0))
+        torch.linalg.inv_ex(torch.eye(3))
+        torch.normal(y, 1.0)
         y = y.to(x.device).to(torch.float64).to(torch.float32)
         repeats = torch.ones(3, dtype=torch.int64)
         return y.repeat_interleave(repeats, output_size=3), torch.empty(2, device="meta").shape, F.relu(y)

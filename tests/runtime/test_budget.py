@@ -57,7 +57,7 @@ def held(bench: Bench) -> int:
     """Counted anew, on the device: all segments of private pools, and the static inputs."""
     bench.manager.memory()
     buffers = [entry.buffers for entry in bench.books.entries() if entry.buffers is not None]
-    buffers += [retired.buffers for retired in bench.books.reclaimer.queue]
+    buffers += [retired.statics.buffers for retired in bench.books.reclaimer.queue]
     return sum(bench.backend.footprint().pools.values()) + bench.backend.nbytes(buffers)
 
 

@@ -16,6 +16,7 @@ import pytest
 from cgstate.backends import choose
 from cgstate.backends.sim import SimConfig
 from cgstate.cli import main
+from cgstate.errors import ConfigError
 from cgstate.testing import evidence
 from cgstate.testing.fidelity import children, recording, running
 from cgstate.testing.fidelity.bench_sim import SimBench
@@ -120,6 +121,11 @@ def test_json_is_one_document_on_stdout(command: Command, spoilt: Path) -> None:
         ("--backend", "cuda", "--record", "somewhere.json", "--only", "P1"),
         ("--backend", "cuda", "--evidence", "somewhere.json"),
         ("--evidence", "somewhere.json", "--only", "P1"),
+        ("--only", ","),
+        ("--only", ""),
+        ("--seed", "3"),
+        ("--programs", "3"),
+        ("--commit", "abc"),
         ("--against", "nowhere.json"),
         ("--against", "."),
         ("--backend", "abacus"),
@@ -131,6 +137,39 @@ def test_a_users_mistake_is_exit_2_without_a_traceback(command: Command, argumen
     assert (code, out) == (2, "")
     assert err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("option", ["--record", "--evidence"])
+def test_a_file_that_cannot_be_written_is_found_out_before_the_work(
+    command: Command, gpu: dict[str, Any], tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "record", pytest.fail)
+    monkeypatch.setattr(running, "compare_simulator", pytest.fail)
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "inside"):
+        code, out, err = command("--backend", "cuda" if option == "--record" else "sim", option, path)
+        assert (code, out, err) == (2, "", f"cgstate: {path}: cannot be written\n")
+
+
+def test_evidence_that_cannot_be_written_after_all_is_a_users_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "write_text", lambda path, text: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(ConfigError, match="No space left on device"):
+        write_evidence(tmp_path / "evidence.json", report(0), "a command")
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["table", "json"])
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs the device that is always full")
+def test_an_answer_that_nobody_gets_is_no_verdict(how: tuple[str, ...]) -> None:
+    arguments = [sys.executable, "-m", "cgstate", "fidelity", "--only", "F3", *how]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "cgstate: stdout: No space left on device\n")
+
+
+def test_a_closed_stdout_leaves_the_exit_status() -> None:
+    script = f"exec {sys.executable} -m cgstate fidelity --only F3 >&-"
+    done = subprocess.run(["sh", "-c", script], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_missing_device_is_exit_4_and_one_line(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

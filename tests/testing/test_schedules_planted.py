@@ -13,7 +13,6 @@ from cgstate.runtime.books import Books
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.gate import CaptureGate
 from cgstate.runtime.lease import Lease
-from cgstate.runtime.reclaimer import Reclaimer
 from cgstate.runtime.transaction import Transaction
 from cgstate.runtime.turn import Turn
 from cgstate.testing.schedules import ScheduleFailed, replay
@@ -109,21 +108,11 @@ def suspend_does_not_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def two_have_the_manager_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Books, "try_exclusive", lambda books, thread: True)
+    def try_exclusive(books: Books, thread: int) -> bool:
+        books.busy = thread
+        return True
 
-
-def graphs_are_destroyed_during_a_capture(patch: pytest.MonkeyPatch) -> None:
-    right = Reclaimer._take
-
-    def take(reclaimer: Reclaimer) -> list[Any]:
-        gate = reclaimer.books.gate
-        free, gate.free = gate.free, True
-        try:
-            return right(reclaimer)
-        finally:
-            gate.free = free
-
-    patch.setattr(Reclaimer, "_take", take)
+    patch.setattr(Books, "try_exclusive", try_exclusive)
 
 
 def captures_begin_during_a_destruction(patch: pytest.MonkeyPatch) -> None:
@@ -141,3 +130,40 @@ def captures_begin_during_a_destruction(patch: pytest.MonkeyPatch) -> None:
 
 def a_waiting_replay_does_not_look_at_its_lease_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leasing, "_check_lease", lambda entry: None)
+
+
+CASE = {case.__name__: case for case in CASES}
+# How many schedules it takes, with slack for a runtime that has a few points more or less.
+SLACK = 2
+PLANTED: list[tuple[Patch, str, int]] = [
+    (eviction_ignores_leases, "evict_under_replay", 6),
+    (a_lease_looks_at_its_marks_before_it_has_the_lock, "evict_under_lease", 265),
+    (a_lease_ends_without_the_lock, "close_under_lease", 5),
+    (the_gate_is_looked_at_before_the_lock_is_taken, "capture_against_capture", 233),
+    (nobody_waits_for_the_turn, "replay_against_replay", 4),
+    (streams_do_not_wait_for_each_other, "replay_against_replay", 1),
+    (changes_are_not_announced, "capture_against_call", 4),
+    (the_end_of_a_lease_is_not_announced, "close_under_lease", 8),
+    (close_does_not_wait, "close_under_replay", 6),
+    (suspend_does_not_wait, "suspend_under_call", 78),
+    (two_have_the_manager_alone, "lazy_miss_against_lazy_miss", 6),
+    (captures_begin_during_a_destruction, "reclaim_against_capture", 180),
+    (a_waiting_replay_does_not_look_at_its_lease_again, "evict_under_lease", 6),
+]
+
+
+@pytest.mark.parametrize(("plant", "case", "within"), PLANTED, ids=lambda value: getattr(value, "__name__", None))
+def test_the_battery_finds(plant: Patch, case: str, within: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(ScheduleFailed) as found:
+        check_case(CASE[case])
+    assert found.value.number <= SLACK * within
+    with pytest.raises(ScheduleFailed) as again:
+        replay(on_stage(CASE[case]), found.value.schedule)
+    assert type(again.value.__cause__) is type(found.value.__cause__)
+    assert again.value.schedule == found.value.schedule
+
+
+def test_every_planted_bug_is_looked_for() -> None:
+    planted = {value for value in globals().values() if getattr(value, "__annotations__", {}).get("patch") == "pytest.MonkeyPatch"}
+    assert planted == {plant for plant, _, _ in PLANTED}

@@ -315,8 +315,9 @@ class SimBackend:
         not in stream order, so that a graph that touches one that is no parameter has run when its launch returns.
 
         Raises:
-            ConfigError: neither a tensor nor a module of torch.
-            SimOutOfMemory: no memory for it.
+            ConfigError: neither a tensor nor a module of torch; or a tensor that is no plain CPU tensor.
+            SimAcceleratorError: 900, in a capture, which is broken by it; or the sticky error of a lost context.
+            SimOutOfMemory: no memory for it. Of a module nothing was moved then.
         """
         if is_torch_tensor(value) or is_torch_module(value):
             return cast(T, self._recorder().place(value))

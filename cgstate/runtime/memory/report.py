@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cgstate.lifecycle.states import PoolKind
 from cgstate.runtime.domain import LIVE
+from cgstate.runtime.statics import Statics, apportioned
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,7 +98,7 @@ class EntryMemory:
         pool: Name of its pool.
         exclusive: Bytes of the pool, where nothing else lives there; they come back when the entry goes.
         shared: Bytes of the pool, where others live there, too: that of all of them together.
-        buffers: Bytes of its static inputs.
+        buffers: Bytes of its static inputs; those that several entries have are counted with the first.
     """
 
     component: str
@@ -232,7 +233,6 @@ class MemoryReport:
 
 def report(books: Books) -> MemoryReport:
     """Read what the manager holds."""
-    nbytes = books.backend.nbytes
     with books.gate.lock:
         users: dict[Pool, list[Entry]] = {pool: [] for pool in books.pools}
         stand_ins = (entry for pool in books.pools for entry in pool.domain.entries)  # of a profile; the books do not know them
@@ -242,8 +242,9 @@ def report(books: Books) -> MemoryReport:
         pools = {pool: _pool(pool, users[pool]) for pool in books.pools if pool.kind is not PoolKind.foreign}
         foreign = [pool for pool in books.pools if pool.kind is PoolKind.foreign]
         guests = tuple(ForeignMemory(pool.name, pool.bytes(), pool.charged) for pool in foreign)
-        entries = [entry for each in users.values() for entry in each]
-        retired = nbytes([retired.buffers for retired in books.reclaimer.queue])
+        places = [(pool, inside, entry) for pool, inside in users.items() for entry in inside]
+        entries = [entry for _, _, entry in places]
+        *buffers, retired = apportioned(books.backend, [*(entry.statics for entry in entries), _retired(books)])
     rows = tuple(
         EntryMemory(
             component=entry.component.component_id,
@@ -251,13 +252,18 @@ def report(books: Books) -> MemoryReport:
             pool=pool.name,
             exclusive=pools[pool].used if pool in pools and len(inside) == 1 else 0,
             shared=pools[pool].used if pool in pools and len(inside) > 1 else 0,
-            buffers=nbytes(entry.buffers),
+            buffers=size,
         )
-        for pool, inside in users.items()
-        for entry in inside
+        for (pool, inside, entry), size in zip(places, buffers, strict=True)
     )
     components = tuple(_component(name, pools.values(), rows) for name in dict.fromkeys(e.component.component_id for e in entries))
     return MemoryReport(tuple(pools.values()), rows, retired, components, guests)
+
+
+def _retired(books: Books) -> Statics:
+    """All static inputs that wait for the reclaimer; the lock is held."""
+    queue = [retired.statics for retired in books.reclaimer.queue]
+    return Statics([each.buffers for each in queue], tuple(each.pinned for each in queue))
 
 
 def _pool(pool: Pool, users: Sequence[Entry]) -> PoolMemory:

@@ -31,7 +31,8 @@ from cgstate.runtime.memory.bounds import (
 )
 from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
 from cgstate.runtime.memory.scope import Measured, Profile, ProfileTransaction, profiling
-from cgstate.runtime.routines import capture_by_routine
+from cgstate.runtime.routines import capture_by_routine, statics_of
+from cgstate.runtime.statics import Statics, static_bytes
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
@@ -53,7 +54,7 @@ class Planned:
     Attributes:
         record: Its component.
         descriptor: Which.
-        buffers: Bytes of its static inputs; None where they could not be made.
+        buffers: Bytes of its static inputs, whoever else has them; None where they could not be made.
         measured: Its sample; None while there is none.
     """
 
@@ -95,17 +96,15 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord]) -> MemoryEs
     with profiling(books) as profile:
         failed: list[Sample] = []
         plans: dict[Domain, _Plan] = {}
-        for record in records:
-            for graph in _planned(books, record, failed):
-                with books.gate.lock:
-                    domain = books.domain_for(record, graph.descriptor)
-                plans.setdefault(domain, _Plan(domain)).graphs.append(graph)
+        graphs, buffers = _planned(books, records, failed)
+        for graph in graphs:
+            with books.gate.lock:
+                domain = books.domain_for(graph.record, graph.descriptor)
+            plans.setdefault(domain, _Plan(domain)).graphs.append(graph)
         bounds = [_shared(profile, plan) for plan in plans.values() if plan.domain.kind is not PoolKind.per_entry]
         alone = [plan.graphs[0] for plan in plans.values() if plan.domain.kind is PoolKind.per_entry]
         for record in dict.fromkeys(graph.record for graph in alone):
             bounds += _alone(profile, [graph for graph in alone if graph.record is record], plans)
-        graphs = [graph for plan in plans.values() for graph in plan.graphs]
-        buffers = sum(graph.buffers or 0 for graph in graphs)
         lower = sum(bound.lower for bound in bounds)
         workspaces = sum(bound.workspaces for bound in bounds)
         unmade = tuple(f"static inputs of {each.component}[{each.descriptor}] could not be made: {each.error}" for each in failed)
@@ -267,24 +266,29 @@ def _sample(profile: Profile, transaction: ProfileTransaction, graph: Planned, d
     graph.measured = profile.measured[-1]
 
 
-def _planned(books: Books, record: ComponentRecord, failed: list[Sample]) -> Iterator[Planned]:
-    """The startup graphs of a component, with the bytes of their static inputs: made once each, and dropped."""
-    assert record.routine is not None
+def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Sample]) -> tuple[list[Planned], int]:
+    """The startup graphs, and the bytes of all their static inputs: made once each, counted together, and dropped."""
+    backend = books.backend
+    graphs, made = list[Planned](), list[Statics]()
     undo = UndoLog()
     try:
-        books.backend.keep_generator(undo)
-        for descriptor in () if record.pure_lazy else record.startup_order:
-            size = None
-            try:
-                with books.backend.allocating_mode():
-                    size = books.backend.nbytes(record.routine.allocate_buffers(descriptor))
-            except Exception as error:
-                books.notice(error)
-                if books.lost:
-                    raise
-                failed.append(Sample(record.component_id, repr(descriptor), 0, 0, 0, 0, 0.0, True, describe(error)))
-            yield Planned(record, descriptor, size)
+        backend.keep_generator(undo)
+        for record in records:
+            for descriptor in () if record.pure_lazy else record.startup_order:
+                size = None
+                try:
+                    with backend.allocating_mode():
+                        made.append(statics_of(record, descriptor))
+                    size = static_bytes(backend, made[-1:])
+                except Exception as error:
+                    books.notice(error)
+                    if books.lost:
+                        raise
+                    failed.append(Sample(record.component_id, repr(descriptor), 0, 0, 0, 0, 0.0, True, describe(error)))
+                graphs.append(Planned(record, descriptor, size))
+        return graphs, static_bytes(backend, made)
     finally:
+        made.clear()  # an error keeps this frame
         undo.fail()
 
 
@@ -305,5 +309,5 @@ def _lazy(records: Sequence[ComponentRecord], graphs: Sequence[Planned]) -> int 
 
 def _cost(record: ComponentRecord, measured: Measured) -> int:
     sample = measured.sample
-    alone = record.config.isolation is Isolation.per_entry
+    alone = record.isolation is Isolation.per_entry
     return sample.buffer_bytes + (sample.pool_bytes if alone else sample.output_bytes)

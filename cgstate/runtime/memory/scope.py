@@ -18,9 +18,10 @@ from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureActive, CaptureFailed, LiveAcrossBreak, describe
 from cgstate.lifecycle.states import ManagerState, PoolKind
 from cgstate.runtime import residency
-from cgstate.runtime.domain import Domain
+from cgstate.runtime.domain import LIVE, Domain
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
+from cgstate.runtime.statics import static_bytes
 from cgstate.runtime.transaction import Transaction, TransactionKind
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ class Profile:
             pool_bytes=after.reserved,
             grown_bytes=max(0, after.reserved - before.reserved),
             output_bytes=max(0, after.live - after.workspaces - before.live + before.workspaces),
-            buffer_bytes=books.backend.nbytes(entry.buffers),
+            buffer_bytes=static_bytes(books.backend, [entry.statics]),
             seconds=seconds,
             settled=outcome.settled,
             error=None if error is None else str(error),
@@ -299,7 +300,8 @@ class Profile:
         readings = [_reading(domain) for domain in self._domains.values() if domain.live]
         pools, workspaces = sum(each.reserved for each in readings), sum(each.workspaces for each in readings)
         captured = [sample for sample in self.samples if sample.error is None]
-        buffers = sum(sample.buffer_bytes for sample in captured)
+        made = [entry.statics for domain in self._domains.values() for entry in domain.entries if entry.state in LIVE]
+        buffers = static_bytes(self.books.backend, made)
         self._estimate = MemoryEstimate(
             lower=pools + buffers,
             upper=pools + buffers,

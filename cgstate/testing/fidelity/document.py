@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import NoReturn
 
@@ -34,6 +35,17 @@ def read_object(path: Path, schema: int) -> dict[str, object]:
     if document.get("schema") != schema:
         raise ConfigError(f"{path}: schema {document.get('schema')!r}, where {schema} is known here")
     return document
+
+
+def check_writable(path: Path) -> None:
+    """Find out before the work that a file could not be written after it.
+
+    Raises:
+        ConfigError: that is so, as far as can be told by looking.
+    """
+    existing = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if path.is_dir() or (existing != path and not existing.is_dir()) or not os.access(existing, os.W_OK):
+        raise ConfigError(f"{path}: cannot be written")
 
 
 def write_object(path: Path, document: dict[str, object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cgstate.errors import ConfigError
 from cgstate.testing import evidence
 from cgstate.testing.fidelity.facts import FACTS
 from cgstate.testing.fidelity.report import Report
@@ -22,7 +23,11 @@ BARS = {
 
 
 def write_evidence(path: Path, report: Report, command: str) -> bool:
-    """Write what ``report``, a comparison of the simulator, found; whether every bar holds. Date and device are the recording's."""
+    """Write what ``report``, a comparison of the simulator, found; whether every bar holds. Date and device are the recording's.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
     origin = report.origin
     figures = {
         "facts": len(report.facts),
@@ -42,13 +47,16 @@ def write_evidence(path: Path, report: Report, command: str) -> bool:
         }
         for verdict in report.facts
     ]
-    return evidence.write(
-        path,
-        command=command,
-        commit=origin.commit,
-        figures=figures,
-        bars=BARS,
-        rows=rows,
-        machine=Machine(origin.device, origin.driver, origin.torch, origin.python),
-        date=origin.date,
-    )
+    try:
+        return evidence.write(
+            path,
+            command=command,
+            commit=origin.commit,
+            figures=figures,
+            bars=BARS,
+            rows=rows,
+            machine=Machine(origin.device, origin.driver, origin.torch, origin.python),
+            date=origin.date,
+        )
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error

@@ -39,8 +39,37 @@ _INDEXING = frozenset(
 )
 """Here it is a mask among the indices that makes a shape of data."""
 
+_WAITS = frozenset(
+    {
+        "aten::_linalg_check_errors",  # the end of inv, solve, cholesky, lu_factor, ldl_factor
+        "aten::_linalg_eigh",
+        "aten::_linalg_eigvals",
+        "aten::_linalg_svd",
+        "aten::linalg_eig",
+        "aten::linalg_pinv",
+        "aten::normal.Tensor_Tensor",
+        "aten::normal.float_Tensor",  # no deviation may be negative
+    }
+)
+"""The host waits for values inside, say torch's documentation or headers, and no tag. With an overload: only that one."""
+
+_NUMBERS = {
+    "aten::masked_fill.Tensor": ("value",),
+    "aten::masked_fill_.Tensor": ("value",),
+    "aten::index_fill.int_Tensor": ("value",),
+    "aten::index_fill_.int_Tensor": ("value",),
+    **{
+        f"aten::{name}.{start}_{end}": ("start", "end")
+        for name in ("linspace", "logspace")
+        for start, end in (("Tensor", "Tensor"), ("Tensor", "Scalar"), ("Scalar", "Tensor"))
+    },
+}
+"""Operands that a kernel takes as numbers: the host waits for them where they are tensors of the device."""
+
 _NEED_DATA = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-_FROM_SHAPES = tuple(tag for name in ("pointwise", "reduction", "inplace", "out") if (tag := getattr(torch.Tag, name, None)) is not None)
+_FROM_SHAPES = tuple(
+    tag for name in ("pointwise", "reduction", "inplace", "out") if (tag := getattr(torch.Tag, name, None)) is not None
+)
 """Tags of older releases are fewer."""
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::cat", "aten::stack"})
 
@@ -60,9 +89,12 @@ class Overload:
         moves_memory: Gives an operand other memory.
         kernel: Whether there is anything to run.
         draws: May draw random numbers.
-        needs_data: What it returns, or its shape, depends on values; the host waits for them.
+        needs_data: What it returns, or its shape, depends on values, or it looks at some; the host waits for them.
+        checks: Position and name of the operand that asks it to look whether all went well, if it has one.
+        numbers: Position and name of each operand that it takes as a number, whose value the host waits for.
         indexes: Takes indices, masks among them.
         from_shapes: How results lie in memory follows from shapes and strides, on every device.
+        typed: Makes something of nothing, of torch's default type where no other is given.
         written: Position and name of each operand that it writes.
         returned: By return value: position and name of the operand that it is, or None for something new.
     """
@@ -76,8 +108,11 @@ class Overload:
     kernel: bool
     draws: bool
     needs_data: bool
+    checks: tuple[int, str] | None
+    numbers: tuple[tuple[int, str], ...]
     indexes: bool
     from_shapes: bool
+    typed: bool
     written: tuple[tuple[int, str], ...]
     returned: tuple[tuple[int, str] | None, ...]
 
@@ -99,6 +134,7 @@ def describe(func: Any) -> Overload:
     """What is known of the overload ``func``."""
     schema = func._schema
     name = func.name()
+    packet = name.partition(".")[0]
     tags = func.tags
     return Overload(
         name=name,
@@ -109,9 +145,12 @@ def describe(func: Any) -> Overload:
         moves_memory=name.startswith(_MOVES_MEMORY),
         kernel=name not in _UNINITIALISED,
         draws=torch.Tag.nondeterministic_seeded in tags,
-        needs_data=name not in _INDEXING and any(tag in tags for tag in _NEED_DATA),
+        needs_data=name not in _INDEXING and (any(tag in tags for tag in _NEED_DATA) or not _WAITS.isdisjoint((name, packet))),
+        checks=next(((at, a.name) for at, a in enumerate(schema.arguments) if a.name == "check_errors"), None),
+        numbers=tuple((at, a.name) for at, a in enumerate(schema.arguments) if a.name in _NUMBERS.get(name, ())),
         indexes=name in _INDEXING,
         from_shapes=name in _PRODUCTS or any(tag in tags for tag in _FROM_SHAPES),
+        typed=any(a.name == "dtype" for a in schema.arguments) and not any("Tensor" in str(a.type) for a in schema.arguments),
         written=tuple(
             (position, argument.name)
             for position, argument in enumerate(schema.arguments)
@@ -125,6 +164,16 @@ def operand_at(operand: tuple[int, str], args: Sequence[Any], kwargs: Mapping[st
     """The operand of that position or name; None if it is left out."""
     position, name = operand
     return kwargs[name] if name in kwargs else args[position] if position < len(args) else None
+
+
+def waits(overload: Overload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the host waits for values in this call. Of indices that are masks, `Overload.indexes` tells."""
+    if overload.needs_data:
+        return kwargs.get("output_size") is None
+    if overload.checks is not None and operand_at(overload.checks, args, kwargs):
+        return True
+    given = (operand_at(operand, args, kwargs) for operand in overload.numbers)
+    return any(isinstance(value, Tensor) and not hasattr(value, "host_scalar") for value in given)
 
 
 def drops_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

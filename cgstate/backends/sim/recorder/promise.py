@@ -53,7 +53,8 @@ def promise(overload: Overload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         NotImplementedError: torch cannot tell.
         Exception: what the operation has against its operands, in torch's words.
     """
-    key = (overload.call, _layout(args), tuple((name, _layout(value)) for name, value in kwargs.items()))
+    named = tuple((name, _layout(value)) for name, value in kwargs.items())
+    key = (overload.call, torch.get_default_dtype(), _layout(args), named)
     try:
         answer = _answers.get(key)
     except TypeError:  # an operand without a hash

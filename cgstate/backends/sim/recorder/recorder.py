@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from cgstate.backends.sim.errors import SimUnrecordable
+from cgstate.backends.sim.errors import CAPTURE_UNSUPPORTED, SimAcceleratorError, SimUnrecordable
 from cgstate.backends.sim.host import current_host
 from cgstate.backends.sim.recorder import randomness, statics
 from cgstate.backends.sim.recorder.arena import Arena
 from cgstate.backends.sim.recorder.outside import OutsideTable
-from cgstate.backends.sim.recorder.overload import describe, drops_nothing, mapped
+from cgstate.backends.sim.recorder.overload import describe, drops_nothing, mapped, tensors_in, waits
 from cgstate.backends.sim.recorder.placing import PlacingMode
 from cgstate.backends.sim.recorder.recording import RecordingMode
-from cgstate.backends.sim.recorder.tensor import ArenaTensor
+from cgstate.backends.sim.recorder.tensor import ArenaTensor, is_known
 
 if TYPE_CHECKING:
     from cgstate.backends.sim.capture import Capture
@@ -104,25 +104,33 @@ class Recorder:
         That it has run when the call returns is one of the schedules that a device has, whatever the others are.
 
         Raises:
+            ValueError: it involves a tensor of another device.
             SimGeneratorError: it draws random numbers, and the generator believes in a capture (facts F2, S2).
             SimAcceleratorError: it needs values, and an open capture forbids waiting; or the sticky error of a lost context.
         """
-        if not isinstance(func, torch._ops.OpOverload) or not all(map(_is_ours, types)):
+        if not isinstance(func, torch._ops.OpOverload) or not all(map(is_known, types)):
             return NotImplemented
         queue = self.device.current_queue()
         if queue.capture is not None:  # a thread that did not open the capture, on a stream that takes part
             with RecordingMode(self):
                 return func(*args, **kwargs)
+        for tensor in tensors_in((*args, *kwargs.values())):
+            self.check_own(func, tensor)
         with self.device.door:
             self._wait_before(func, queue, args, kwargs)
             with torch._C._DisableTorchDispatch():
                 return mapped(func(*args, **kwargs), self.wrapped)
 
+    def check_own(self, func: torch._ops.OpOverload, tensor: Tensor) -> None:
+        """Raise `ValueError` for an operand of ``func`` that lies on another simulated device."""
+        if isinstance(tensor, ArenaTensor) and tensor.recorder is not self:
+            raise ValueError(f"{func.name()}: a tensor of {tensor.recorder.device.name}, not {self.device.name}")
+
     def _wait_before(self, func: Any, queue: StreamQueue, args: Any, kwargs: Any) -> None:
         overload = describe(func)
         if overload.draws and not drops_nothing(func, args, kwargs):
             self.device.generator.draw(1)
-        if overload.needs_data:
+        if waits(overload, args, kwargs):
             self.device.wait_for(queue)
         elif not (overload.aliases or overload.relabels):
             self.device.executor.finish(queue)
@@ -153,7 +161,9 @@ class Recorder:
         ``empty``: with whatever is in that memory.
 
         Raises:
-            SimOutOfMemory: as `Allocator.allocate`.
+            ConfigError: a tensor of another kind than the simulator works on; of a module nothing was moved.
+            SimAcceleratorError: 900, in a capture, which is broken by it: a copy from pageable memory.
+            SimOutOfMemory: as `Allocator.allocate`; of a module nothing was moved.
         """
         if isinstance(value, Tensor):
             return cast(V, self._place_tensor(value, empty))
@@ -162,32 +172,31 @@ class Recorder:
 
     def _place_tensor(self, tensor: Tensor, empty: bool = False) -> Tensor:
         device = self.device
+        statics.check_plain(tensor)
+        source = tensor.on_host() if isinstance(tensor, ArenaTensor) and tensor.recorder is not self else tensor
         with device.door, torch._C._DisableTorchDispatch(), torch.no_grad():
+            device.captures.refuse_inside(device.current_queue(), current_host(), SimAcceleratorError(CAPTURE_UNSUPPORTED))
             dense = torch.empty_like(tensor, device="meta")  # in the same order, without gaps or overlaps
             target = self.arena.empty_strided(tuple(dense.size()), dense.stride(), dense.dtype)
             if not empty:
                 device.executor.finish(device.current_queue())  # the memory's last user, poison included
-                target.copy_(tensor.detach())
+                target.copy_(source.detach())
             return self.wrapped(target)
 
     def _place_module(self, module: nn.Module) -> None:
+        homes = [(tensors, name) for part in module.modules() for tensors in (part._parameters, part._buffers) for name in tensors]
         moved: dict[int, Tensor] = {}  # a tied weight stays tied
-        for part in module.modules():
-            for tensors in (part._parameters, part._buffers):
-                for name, tensor in tensors.items():
-                    if tensor is not None:
-                        if id(tensor) not in moved:
-                            moved[id(tensor)] = self._place_tensor(tensor)
-                            if isinstance(tensor, nn.Parameter):
-                                moved[id(tensor)] = nn.Parameter(moved[id(tensor)], tensor.requires_grad)
-                        tensors[name] = moved[id(tensor)]  # type: ignore[assignment]  # a parameter for a parameter
+        for tensors, name in homes:
+            tensor = tensors[name]
+            if tensor is not None and id(tensor) not in moved:
+                placed = self._place_tensor(tensor)
+                moved[id(tensor)] = nn.Parameter(placed, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else placed
+        for tensors, name in homes:
+            if tensors[name] is not None:
+                tensors[name] = moved[id(tensors[name])]  # type: ignore[assignment]  # a parameter for a parameter
 
     @contextmanager
     def allocating(self) -> Iterator[None]:
         """Let the tensors that this thread makes be ordinary ones in the device's memory."""
         with torch.inference_mode(False), torch.no_grad(), PlacingMode(self):
             yield
-
-
-def _is_ours(kind: type) -> bool:
-    return issubclass(kind, ArenaTensor) or kind.__torch_dispatch__ is Tensor.__torch_dispatch__  # type: ignore[attr-defined]

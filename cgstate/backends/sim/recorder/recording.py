@@ -24,9 +24,9 @@ from cgstate.backends.sim.host import current_host
 from cgstate.backends.sim.memory import Span
 from cgstate.backends.sim.recorder.operation import TorchOperation
 from cgstate.backends.sim.recorder.overlap import may_overlap, rehearse
-from cgstate.backends.sim.recorder.overload import Overload, describe, drops_nothing, mapped, operand_at, tensors_in
+from cgstate.backends.sim.recorder.overload import Overload, describe, drops_nothing, mapped, operand_at, tensors_in, waits
 from cgstate.backends.sim.recorder.promise import promise
-from cgstate.backends.sim.recorder.tensor import ArenaTensor
+from cgstate.backends.sim.recorder.tensor import ArenaTensor, is_known
 
 if TYPE_CHECKING:
     from cgstate.backends.sim.blocks import Block
@@ -147,10 +147,8 @@ class _Call:
     def _check_operands(self, operands: Iterable[Tensor]) -> None:
         recording = torch.is_grad_enabled()
         for tensor in operands:
-            if isinstance(tensor, ArenaTensor):
-                if tensor.recorder is not self._recorder:
-                    raise ValueError(f"{self._name()}: a tensor of {tensor.recorder.device.name}, not {self._recorder.device.name}")
-            elif type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+            self._recorder.check_own(self._func, tensor)
+            if not is_known(type(tensor)):
                 self.unrecordable(f"a {type(tensor).__name__} is no plain tensor")
             self._check_plain(tensor)
             if recording and tensor.requires_grad:
@@ -177,7 +175,7 @@ class _Call:
     def _check_data(self) -> None:
         """Refuse what the host has to see values for."""
         overload, args = self.overload, self._args
-        if overload.needs_data and self._kwargs.get("output_size") is None:
+        if waits(overload, args, self._kwargs):
             self.refused("the host would have to wait for values")
         if overload.indexes and any(index.dtype in _MASKS for index in tensors_in(args[1])):
             value = args[2] if len(args) > 2 else None
@@ -228,6 +226,8 @@ class _Call:
             self.unrecordable("it gives a tensor other memory")
         for tensor in tensors_in(promised.result):
             self._check_layout(tensor)
+        if overload.typed and self._kwargs.get("dtype") is None:
+            self._kwargs = {**self._kwargs, "dtype": promised.result.dtype}  # torch's default may be another when it is replayed
         return self._emit(promised.result)
 
     def _emit(self, promised: Any) -> Any:

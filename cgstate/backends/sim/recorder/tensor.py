@@ -8,7 +8,6 @@ through torch's dispatcher waits here, and is refused in a capture as a copy to 
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -77,20 +76,31 @@ class ArenaTensor(Tensor):
         return self.on_host().__dlpack__(**kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A pickle holds the values, and becomes a plain tensor."""
-        return self.on_host().__reduce_ex__(protocol)
+        """A pickle holds the values, and becomes a plain tensor, or a plain parameter."""
+        return self._as_before(self.on_host()).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
-        """A copy in the device's memory."""
+        """A copy in the device's memory, which is a parameter if this is one."""
         if id(self) not in memo:
-            memo[id(self)] = self.recorder.place(copy.deepcopy(self.on_host(), memo))
+            memo[id(self)] = self._as_before(self.recorder.place(self.on_host()))
         return cast(Tensor, memo[id(self)])
+
+    def _as_before(self, copied: Tensor) -> Tensor:
+        """What autograd and modules see in this tensor, of another one."""
+        if isinstance(self, torch.nn.Parameter):
+            return torch.nn.Parameter(copied, self.requires_grad)
+        return copied.requires_grad_(self.requires_grad and self.is_leaf)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch's has no types
         return repr(self.on_host())
 
     def __format__(self, spec: str) -> str:
         return format(self.on_host(), spec)
+
+
+def is_known(kind: type[Tensor]) -> bool:
+    """Whether tensors of that class are plain ones or the simulator's, and not somebody's who sees to operations himself."""
+    return issubclass(kind, ArenaTensor) or kind.__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 def _first(args: Any, kwargs: Any) -> ArenaTensor:

@@ -1,0 +1,120 @@
+"""A bed of torch modules: on a CUDA device, or on the simulator by its recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from cgstate.backends.base import Backend
+from cgstate.routine import BucketedRoutine
+from cgstate.runtime.component import CaptureMode, Component, LeasedComponent
+from cgstate.testing.stateful.bed import Bed, Capabilities
+from cgstate.testing.stateful.setup import Setup
+from cgstate.testing.stateful.simulated import SAMPLES, SIZES
+from cgstate.testing.stateful.subject import Subject
+
+__all__ = ["CudaBed", "TorchModel"]
+
+WIDTH = 64
+
+
+class TorchModel:
+    """The default model in torch: two components over shared weights, in float64, so that shapes hardly change answers.
+
+    Args:
+        device: Where its tensors are.
+        tolerance: The largest difference between a padded answer and an unpadded one.
+    """
+
+    def __init__(self, device: str, tolerance: float = 1e-9) -> None:
+        self._device = device
+        self._tolerance = tolerance
+        self._content = {"weights": 0.5, "cache": 2.0}
+        self._memory = {name: self._fresh(name) for name in self._content}
+
+    def _fresh(self, name: str) -> torch.Tensor:
+        value = self._content[name]
+        size = WIDTH * WIDTH if name == "weights" else WIDTH
+        ramp = torch.arange(size, dtype=torch.float64, device=self._device) / size
+        made = torch.cos(ramp * (3 + value)) + value / 8
+        return made.view(WIDTH, WIDTH) if name == "weights" else made
+
+    def subjects(self, setup: Setup) -> list[Subject]:
+        """A component that copies its answers, and one that lends them; the second reads a cache as well."""
+        declared, lazy = (SIZES[:1], SIZES) if setup.mode is CaptureMode.PRECAPTURE_LAZY else (SIZES, SIZES)
+        samples = [(self._input(*sample),) for sample in SAMPLES]
+        config = {"isolation": setup.isolation.value, "max_extra_graphs": setup.extra, "admit_after": setup.admit_after}
+        keys: dict[str, Any] = {
+            "capture_mode": setup.mode,
+            "concurrent_leases": setup.concurrent,
+            "tolerance": self._tolerance,
+        }
+        net = Component("net", self._routine(self._net, lazy), declared, dependencies=["weights"], **keys)
+        out = LeasedComponent("out", self._routine(self._out, lazy), declared, dependencies=["weights", "cache"], **keys)
+        return [Subject(net, samples, config), Subject(out, samples, config)]
+
+    def _routine(self, call: Any, sizes: Sequence[int]) -> BucketedRoutine[..., torch.Tensor]:
+        return BucketedRoutine(call, self._example, sizes=sizes)
+
+    def _input(self, size: int, value: float) -> torch.Tensor:
+        ramp = torch.arange(size * WIDTH, dtype=torch.float64, device=self._device)
+        return torch.sin(ramp + value).view(size, WIDTH)
+
+    def _example(self, size: int) -> tuple[torch.Tensor, ...]:
+        return (torch.zeros(size, WIDTH, dtype=torch.float64, device=self._device),)
+
+    def _net(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self._memory["weights"])
+
+    def _out(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self._memory["weights"] + self._memory["cache"]
+
+    def take_away(self, name: str) -> None:
+        """Overwrite memory."""
+        self._memory[name].zero_()
+
+    def bring_back(self, name: str, *, elsewhere: bool) -> None:
+        """Put the content back, or new content elsewhere."""
+        if elsewhere:
+            self._content[name] += 1.0
+            self._memory[name] = self._fresh(name)
+        else:
+            self._memory[name].copy_(self._fresh(name))
+
+
+class CudaBed(Bed):
+    """The current CUDA device, and the default model in torch.
+
+    Nothing of the device is broken on purpose, but routines are, and bodies: a lost context would end the process.
+    """
+
+    can: ClassVar[Capabilities] = Capabilities(dependencies=True)
+
+    _shared: ClassVar[Backend | None] = None
+
+    def make_backend(self) -> Backend:
+        """The same for all runs: there is one device, and nothing may be left on it."""
+        from cgstate.backends.cuda import CudaBackend
+
+        if CudaBed._shared is None:
+            CudaBed._shared = CudaBackend()
+        return CudaBed._shared
+
+    def make_components(self) -> Sequence[Subject]:
+        """The default model; its first tensors are there before a call comes on another stream."""
+        self.model = TorchModel("cuda")
+        subjects: list[Subject] = self.model.subjects(self.setup)
+        torch.cuda.synchronize()
+        return subjects
+
+    def take_away(self, dependency: str) -> None:
+        """As `Bed.take_away`; other streams see it."""
+        super().take_away(dependency)
+        torch.cuda.synchronize()
+
+    def bring_back(self, dependency: str, *, elsewhere: bool) -> None:
+        """As `Bed.bring_back`; other streams see it."""
+        super().bring_back(dependency, elsewhere=elsewhere)
+        torch.cuda.synchronize()

@@ -1,0 +1,500 @@
+"""A run: a manager on a test bed, the steps it takes, and the judgement after each."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from cgstate.backends.base import Footprint, MemoryPool, Stream
+from cgstate.errors import CGStateError, IllegalTransition, InvariantViolation, describe
+from cgstate.lifecycle.invariants import Checker as Who
+from cgstate.lifecycle.invariants import broken_at, broken_by, broken_in
+from cgstate.lifecycle.states import EntryState, ManagerState, PoolKind
+from cgstate.lifecycle.world import Act, World
+from cgstate.routine import Routine
+from cgstate.runtime.books import Books
+from cgstate.runtime.check import Checker, world_of
+from cgstate.runtime.domain import Isolation
+from cgstate.runtime.entry import Entry
+from cgstate.runtime.lease import Lease
+from cgstate.runtime.leased import LeasedOutput
+from cgstate.runtime.manager import GraphManager
+from cgstate.runtime.transaction import Transaction
+from cgstate.testing.faults import RoutineFault, RoutineFaults
+from cgstate.testing.stateful.bed import Bed
+from cgstate.testing.stateful.coverage import TOTAL, Coverage
+from cgstate.testing.stateful.errors import Violated
+from cgstate.testing.stateful.model import Model
+from cgstate.testing.stateful.setup import Setup
+from cgstate.testing.stateful.step import Step
+from cgstate.testing.stateful.subject import Subject, values
+from cgstate.testing.stateful.sync import PlayedSync
+
+__all__ = ["HAND", "Held", "Play"]
+
+HAND = "by hand"
+"""The component without a routine, whose graphs are captured through the low-level door."""
+MOST_HELD = 3
+"""Leases that a run holds at once at most."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Something that keeps an entry leased.
+
+    Attributes:
+        name: The entry.
+        thread: Who took it.
+        stream: The stream it was computed on, by number.
+        lease: A lease that was taken by hand; None for an output.
+        output: An output of a component; None for a lease.
+        expected: What the output must be while it has not expired.
+        latest: Whether nothing was replayed in its pool since; None where nobody knows: a launch that failed may have begun.
+    """
+
+    name: str
+    thread: int
+    stream: int = 0
+    lease: Lease | None = None
+    output: LeasedOutput[Any] | None = None
+    expected: object = None
+    latest: bool | None = False
+
+
+@dataclass(slots=True)
+class Handmade:
+    """A graph of the low-level door: its descriptor, and its static inputs, made as the first component's routine does."""
+
+    descriptor: Any
+    buffers: Any
+
+
+class Play:
+    """One run.
+
+    Args:
+        bed: Where it is played.
+        setup: How it is set up.
+        coverage: Where to note what was seen; None: a fresh one.
+
+    Attributes:
+        model: What the documentation says of the present manager.
+        world: What its books showed after the last step.
+        steps: What was done so far.
+        seen: What the books show, where a step has looked at its end.
+        forecasts: What calls are known to come to in the present situation.
+        held: Leases and outputs that are held.
+        kept: Static inputs of what was captured by hand: the warm-up of a capture that failed may still run on the device.
+        transaction: The open one, with its context manager.
+        spoiled: Whether a capture of the open transaction failed, so that it can only be given up.
+        evicted_for_room: Whether a lazy capture has evicted another graph, which may have to be missed more often to come back.
+        versions: How often memory behind each dependency has moved, gone or come back.
+        lost: Whether the device's context may be lost.
+        stingy: Whether a call that gives memory back was made to fail, so that the device may have kept it.
+        leaked: Bytes that ended managers have left.
+        broken: Whether a step went wrong.
+    """
+
+    def __init__(self, bed: Bed, setup: Setup, coverage: Coverage | None = None) -> None:
+        self.bed = bed
+        self.setup = bed.setup = setup
+        self.coverage = Coverage() if coverage is None else coverage
+        self.steps: list[Step] = []
+        self.leaked = 0
+        self.broken = False
+        self.sync = PlayedSync()
+        self.lost = True  # there is no device yet
+        self.renew()
+
+    def renew(self) -> None:
+        """A new manager with fresh components; on a new device, if the last one was lost."""
+        bed, setup = self.bed, self.setup
+        if self.lost:
+            bed.backend = bed.make_backend()
+            self.sync = PlayedSync()
+            self.engine: MemoryPool | None = None
+            self.streams: list[Stream] = []
+            self.lost = self.stingy = False
+        self.backend = bed.backend
+        if setup.isolation is Isolation.foreign and self.engine is None:
+            self.engine = self.backend.new_pool()
+        if bed.can.streams and not self.streams:
+            self.streams = [self.backend.new_stream(exclusive=False)]
+        self.routine_faults = RoutineFaults()
+        self.subjects: dict[str, Subject] = {subject.name: subject for subject in bed.make_components()}
+        if setup.faulty:
+            for subject in self.subjects.values():
+                self.routine_faults.install(subject.component.routine)
+        self.held: list[Held] = []
+        self.handmade: dict[str, Handmade] = {}
+        self.kept: list[object] = []
+        self.transaction: tuple[AbstractContextManager[Transaction], Transaction] | None = None
+        self.spoiled = False
+        self.evicted_for_room = False
+        self.versions: dict[str, int] = {}
+        self._eager: dict[Hashable, object] = {}
+        self.start = self.backend.footprint()
+        self.manager: GraphManager | None = GraphManager(
+            self.backend,
+            isolation=setup.isolation,
+            pool=None if self.engine is None else self.engine.id,
+            check=setup.watched,
+            capture_error_mode=setup.error_mode,
+            sync=self.sync,
+            observer=self.coverage.took if setup.watched else None,
+            warmup_rounds=2,
+            negative_cache=1,  # small, so that a run sees them full
+            stats_detail=1,
+        )
+        self.books: Books = self.manager._books
+        if setup.watched:
+            self.books.audit = _Audit(self.books, self.coverage.took)
+            self.books.observer = self.books.audit.observe
+        self.model = Model()
+        self.seen: World | None = None
+        self.forecasts: dict[Step, Any] = {}
+        for subject in self.subjects.values():
+            self.model.needs[subject.name] = frozenset(subject.component.dependencies)
+            self.model.concurrent[subject.name] = subject.component.concurrent_leases
+        self.world = self.look()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def dependencies(self) -> tuple[str, ...]:
+        """What components say that they depend on."""
+        return tuple(sorted({name for subject in self.subjects.values() for name in subject.component.dependencies}))
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the manager has the components."""
+        return bool(self.books.components)
+
+    @property
+    def hand_subject(self) -> Subject:
+        """The component whose routine makes what is captured by hand."""
+        return next(iter(self.subjects.values()))
+
+    @property
+    def hand_routine(self) -> Routine[..., Any, Any, Any]:
+        """Its routine."""
+        return self.hand_subject.component.routine
+
+    @property
+    def hand_descriptors(self) -> tuple[Hashable, ...]:
+        """What is captured by hand."""
+        return self.hand_subject.component.descriptors[:2]
+
+    def hand_samples(self, descriptor: Hashable) -> list[int]:
+        """Numbers of the samples that a graph of ``descriptor`` serves."""
+        routine, samples = self.hand_routine, self.hand_subject.samples
+        if self.lost:
+            return []
+        with self.calm():
+            found = [routine.resolve_runtime(sample, {}, frozenset({descriptor})).descriptor for sample in samples]
+        return [number for number, served in enumerate(found) if served == descriptor]
+
+    def places_taken(self) -> bool:
+        """Whether lazy graphs have taken places of declared ones, which must be evicted before these can come back."""
+        extra: dict[str, int] = {}
+        for entry in self.books.entries():
+            if not entry.startup and entry.state is not EntryState.EAGER:
+                extra[entry.component.component_id] = extra.get(entry.component.component_id, 0) + 1
+        records = self.books.components
+        return any(count > records[name].capacity - len(records[name].declared) for name, count in extra.items())
+
+    def of_manager(self) -> GraphManager:
+        """The manager.
+
+        Raises:
+            Violated: it was dropped; the step should not have been drawn.
+        """
+        if self.manager is None:
+            raise Violated("there is no manager")
+        return self.manager
+
+    def entry(self, name: str) -> Entry:
+        """An entry by its name."""
+        return next(entry for entry in self.books.entries() if entry.name == name)
+
+    def look(self) -> World:
+        """What the books show."""
+        audit = self.books.audit
+        with self.calm(), self.books.gate.lock:
+            held = self.books.leases
+            if audit is None:
+                return world_of(self.books, acquires=held, releases=0)
+            return world_of(self.books, acquires=audit.acquires, releases=audit.releases)
+
+    def footprint(self) -> Footprint:
+        """What must come back, with nothing left that only waits to be given back."""
+        with self.calm():
+            self.idle()
+            self.of_manager().reclaim(flush=True)
+            return self.backend.footprint()
+
+    def idle(self) -> None:
+        """Wait for both streams that calls come on."""
+        with self.calm():
+            self.backend.current_stream().synchronize()
+            for stream in self.streams:
+                stream.synchronize()
+
+    def on(self, stream: int) -> AbstractContextManager[None]:
+        """Make a stream current, by number; 0 is the default."""
+        return self.backend.on_stream(self.streams[stream - 1]) if stream else nullcontext()
+
+    def eager(self, subject: Subject, sample: int) -> object:
+        """The values that the eager call answers."""
+        key = subject.name, sample, tuple(self.versions.get(name, 0) for name in subject.component.dependencies)
+        if key not in self._eager or not subject.pure:
+            with self.calm():
+                self._eager[key] = values(subject.component.routine.eager_call(*subject.samples[sample]))
+        return self._eager[key]
+
+    def replayed(self, name: str, by: Held | None = None) -> None:
+        """An entry was replayed: whatever else was computed in its pool has expired."""
+        domain = self.model.entries[name].domain
+        for held in self.held:
+            if self.model.entries[held.name].domain == domain:
+                held.latest = held is by
+
+    def meet_lazy(self, name: str) -> None:
+        """An entry was made for a call."""
+        self.model.meet(self.look())
+        if name not in self.model.entries:
+            raise Violated(f"{name} answered, and the books do not know it")
+
+    def accept_victims(self) -> None:
+        """A lazy capture may have evicted lazy entries that stand alone, where it needed room."""
+        world = self.look()
+        seen = {view.name: view.state for view in world.entries}
+        lasting = {entry.name for entry in self.books.entries() if entry.startup}
+        alone = {pool.domain for pool in (*self.world.pools, *world.pools) if pool.kind is PoolKind.per_entry}
+        for name, note in self.model.entries.items():
+            startup = name in lasting
+            gone = seen.get(name, EntryState.EAGER) in (EntryState.EVICTED, EntryState.EAGER)
+            if note.state is EntryState.BOUND and not startup and note.domain in alone and gone:
+                note.state = EntryState.EVICTED
+                self.evicted_for_room = True
+
+    def accept_failure(self, name: str) -> None:
+        """A lazy capture may have failed: that is remembered, and the entry's state."""
+        for view in self.look().entries:
+            if view.name == name and view.state is EntryState.FAILED:
+                self.model.meet(self.look())
+                self.model.entries[name].state = EntryState.FAILED
+                self.model.suspect = True
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    @property
+    def pending_faults(self) -> int:
+        """Injected faults that did not happen yet."""
+        injector = getattr(self.backend, "faults", None) if self.bed.can.faults else None
+        return self.routine_faults.pending() + (injector.pending() if injector is not None else 0)
+
+    def calm(self) -> AbstractContextManager[object]:
+        """Let nothing fail inside the block: what the harness itself does is no part of the run."""
+        return _Calm(self) if self.setup.faulty else nullcontext()
+
+    def stop_faults(self) -> None:
+        """Let nothing fail any more."""
+        self.routine_faults.clear()
+        if self.bed.can.faults:
+            self.backend.faults.clear()  # type: ignore[attr-defined]  # the capability says so
+
+    # -- stepping -----------------------------------------------------------------------------------------------------
+
+    def take(self, step: Step) -> None:
+        """Take one step and judge what came of it.
+
+        Raises:
+            Violated: something is wrong; the message says which step.
+        """
+        self.steps.append(step)
+        self.broken = True
+        self._take(step)
+        self.broken = False
+
+    def _take(self, step: Step) -> None:
+        before, legal, armed = self.world, step.legal(self), self.pending_faults
+        self.seen = None
+        error: Exception | None = None
+        try:
+            step.run(self)
+        except (Violated, InvariantViolation) as wrong:
+            raise Violated(f"{step}: {wrong}") from wrong
+        except Exception as raised:
+            error = raised
+        troubled = self.lost or self.manager is None or self.pending_faults < armed
+        if isinstance(error, IllegalTransition):
+            self.coverage.refused(error)
+        after = self.world = self.seen or self.look()
+        self.forecasts.clear()
+        if error is not None and not (troubled and self._explained(error)) and legal is not None:
+            self._judge_error(step, legal, error, before, after)
+        elif error is None and legal is False and not troubled:
+            raise Violated(f"{step} was not refused")
+        if troubled or (error is not None and legal is None):
+            if error is not None and not self._explained(error):
+                raise Violated(f"{step} raised {describe(error)}") from error
+            self.model.adopt(after)
+            for held in self.held:
+                held.latest = None
+            self.lost = self.lost or after.manager.state is ManagerState.POISONED
+        if error is not None:
+            self._forget_frames(error)
+        self.judge(step, before, after)
+        self.bed.on_step(step, before, after)
+
+    @staticmethod
+    def _forget_frames(error: BaseException) -> None:
+        """An error that was expected must not keep alive the tensors of the frames that it went through."""
+        for each in _chain(error):
+            each.__traceback__ = None
+
+    def _judge_error(self, step: Step, legal: bool, error: Exception, before: World, after: World) -> None:
+        if legal:
+            raise Violated(f"{step} raised {describe(error)}") from error
+        if not isinstance(error, IllegalTransition):
+            raise Violated(f"{step} was refused by {describe(error)}, which is no refusal") from error
+        if (was := _essence(before)) != (now := _essence(after)):
+            changed = sorted(map(str, was ^ now))
+            raise Violated(f"{step} was refused, and changed something: {'; '.join(changed)}") from error
+
+    def _explained(self, error: BaseException) -> bool:
+        """Whether an error is one that something which failed may lead to."""
+        if isinstance(error, CGStateError) and not isinstance(error, InvariantViolation | AssertionError):
+            return True
+        if self.backend.failure_kind(error) is not None:
+            return True
+        return any(isinstance(each, RoutineFault) or type(each).__name__ == "InjectedFault" for each in _chain(error))
+
+    def judge(self, step: Step, before: World, after: World) -> None:
+        """Hold what the books show against the invariants and the model.
+
+        Raises:
+            Violated: they differ.
+        """
+        broken = broken_in(Who.stateful, after)
+        found = [str(violation) for violation in broken if not (self.stingy and violation.invariant.id == "I7")]
+        if before.manager is not after.manager and not step.renews:
+            act = Act(type(step).__name__, step.concerns(self))
+            broken = broken_by(Who.stateful, before, after, act)
+            found += [str(violation) for violation in broken if not (step.captures and violation.invariant.id in ("I6", "I8"))]
+        self.model.meet(after)
+        found += self.model.disagreements(after)
+        if found:
+            raise Violated(f"{step}: {'; '.join(found)}")
+
+    def observe(self, observation: object) -> None:
+        """Judge what was seen.
+
+        Raises:
+            Violated: an invariant does not allow it.
+        """
+        found = "; ".join(map(str, broken_at(observation)))
+        if found:
+            raise Violated(found)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def see_end(self) -> None:
+        """After the manager's end: nothing of it is left on the device.
+
+        Raises:
+            Violated: bytes are left in private pools.
+        """
+        if self.lost:
+            return
+        self.stop_faults()
+        self.idle()
+        gc.collect()
+        self.books.settle()
+        self.handmade.clear()
+        self.kept.clear()
+        self.backend.flush()
+        engine = None if self.engine is None else self.engine.id
+        left = {key: size for key, size in self.backend.footprint().pools.items() if size and key != engine}
+        self.leaked += sum(left.values())
+        if left and not self.stingy and not self.books.reclaimer.blocked:
+            raise Violated(f"{left} bytes are left in private pools after the manager's end")
+
+    def finish(self) -> None:
+        """Nothing fails any more: everything must answer and settle, and nothing may be left.
+
+        Raises:
+            Violated: it does not.
+        """
+        from cgstate.testing.stateful.live import live
+
+        try:
+            live(self)
+        except Violated:
+            raise
+        except Exception as error:
+            raise Violated(f"bringing the run to its end raised {describe(error)}") from error
+        TOTAL.add(self.coverage)
+
+
+class GivenUp(Exception):
+    """Ends a transaction that is to leave everything as it was."""
+
+
+class _Calm:
+    """No faults for a while."""
+
+    __slots__ = ("_injector", "_planned", "_routines", "_was")
+
+    def __init__(self, play: Play) -> None:
+        self._injector: Any = getattr(play.backend, "faults", None) if play.bed.can.faults else None
+        self._routines = play.routine_faults
+
+    def __enter__(self) -> None:
+        self._was, self._routines.quiet = self._routines.quiet, True
+        if self._injector is not None:
+            self._planned, self._injector.planned = self._injector.planned, []
+
+    def __exit__(self, *_: object) -> None:
+        self._routines.quiet = self._was
+        if self._injector is not None:
+            self._injector.planned = self._planned
+
+
+class _Audit(Checker):
+    """Looks at turns, destructions and transactions as they happen; everything else is looked at after each step."""
+
+    def look(self) -> None:
+        """Nothing: `Play.take` looks."""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            left += [each.__cause__, each.__context__]
+
+
+def _essence(world: World) -> set[tuple[object, ...]]:
+    """What a refusal may not change; what is retired may be reclaimed and forgotten meanwhile, and names may be asked for."""
+    return {
+        (world.manager.state, world.manager.serving, world.gate.free),
+        *(
+            (each.name, each.state, each.leases, each.retiring, each.failed, each.recorded, each.noted)
+            for each in world.entries
+            if each.live
+        ),
+        *(
+            (each.name, each.state, each.bound, each.leased, each.epoch, each.resident)
+            for each in world.components
+            if each.state is not EntryState.EAGER
+        ),
+    }

@@ -1,0 +1,187 @@
+"""What must be refused: doors that are closed now, and events that a table has no row for in the present situation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from typing import Any, ClassVar
+
+from cgstate.errors import IllegalTransition
+from cgstate.lifecycle import engine
+from cgstate.lifecycle.expr import Value
+from cgstate.lifecycle.states import ComponentEvent, ComponentState
+from cgstate.lifecycle.steps import Steps
+from cgstate.lifecycle.table import Machine
+from cgstate.lifecycle.tables import MACHINES
+from cgstate.testing.stateful.errors import Violated
+from cgstate.testing.stateful.play import Play
+from cgstate.testing.stateful.step import Event, Step
+
+__all__ = ["ClosedDoor", "KeptEvent", "RefusedEvent", "attempt_all"]
+
+
+@dataclass(frozen=True, repr=False)
+class RefusedEvent(Step):
+    """Let an entity take an event that its table refuses now: it must say so, in the table's words, and nothing may change.
+
+    Attributes:
+        entity: Its name, e.g. ``net[1]`` or ``manager``.
+        event: The event.
+        says: The facts that the caller brings along, in the table's order.
+    """
+
+    entity: str
+    event: str
+    says: tuple[Value, ...] = ()
+
+    weight: ClassVar[int] = 16
+
+    @classmethod
+    def draw(cls, play: Play, random: Random) -> Step:
+        """One of the candidates; there are too many to list them for each step of a walk."""
+        name, entity = random.choice(list(_entities(play)))
+        event = random.choice(_EVENTS[entity.machine.name])
+        return cls(name, event.value, tuple(random.choice(var.domain[:2]) for var in entity.machine.parameters.get(event, ())))
+
+    @classmethod
+    def candidates(cls, play: Play) -> Iterable[Step]:
+        """Every event of every entity, with all that can be said of it."""
+        for name, entity in _entities(play):
+            machine = entity.machine
+            for event in machine.events:
+                for says in product(*(var.domain[:2] for var in machine.parameters.get(event, ()))):
+                    yield cls(name, event.value, says)
+
+    def legal(self, play: Play) -> bool:
+        """Only where no row allows it."""
+        found = self._find(play)
+        if found is None:
+            return False
+        machine = found.machine
+        event = machine.events(self.event)
+        if not machine.rows_for(found.state, event):  # type: ignore[attr-defined]  # every entity has one
+            return True
+        return not engine.enabled(machine, engine.observe(machine, found, event, self._parameters(machine)), event)
+
+    def _find(self, play: Play) -> Steps | None:
+        return next((entity for name, entity in _entities(play) if name == self.entity), None)
+
+    def _parameters(self, machine: Machine) -> dict[str, Value]:
+        names = [var.name for var in machine.parameters.get(machine.events(self.event), ())]
+        return dict(zip(names, self.says, strict=True))
+
+    def run(self, play: Play) -> None:
+        """Attempt it under the device's lock."""
+        before = play.world
+        self.attempt(play)
+        play.seen = play.look()
+        if play.seen != before:
+            raise Violated("a refused event has changed something")
+
+    def attempt(self, play: Play) -> None:
+        """Attempt it, and hold the refusal against the table."""
+        entity: Any = self._find(play)
+        machine: Machine = entity.machine
+        event, parameters = machine.events(self.event), self._parameters(machine)
+        with play.books.gate.lock:
+            env = engine.observe(machine, entity, event, parameters)
+            right = engine.refusal(machine, env, event, entity.name)
+            try:
+                getattr(entity, self.event)(**parameters)
+            except IllegalTransition as refusal:
+                found = refusal
+            else:
+                raise Violated(f"it was not refused, where {right}")
+        play.coverage.attempted(machine, self.event, env)
+        if (type(found), found.args) != (type(right), right.args):
+            raise Violated(f"it was refused with '{found}', and should have been with '{right}'")
+
+
+def attempt_all(play: Play) -> None:
+    """Attempt, in the middle of something, every event that the tables refuse; nothing may change.
+
+    Raises:
+        Violated: something was not refused, or not in the table's words, or has changed something.
+    """
+    before = play.look()
+    for step in RefusedEvent.candidates(play):
+        if isinstance(step, RefusedEvent) and step.legal(play):
+            step.attempt(play)
+    if play.look() != before:
+        raise Violated("a refused event has changed something")
+
+
+@dataclass(frozen=True, repr=False)
+class KeptEvent(Step):
+    """Let a component take an event that leaves it as it is: a bound one keeps its state through any transaction.
+
+    Attributes:
+        component: Its name.
+        event: The event.
+    """
+
+    component: str
+    event: ComponentEvent
+
+    weight: ClassVar[int] = 2
+    brings: ClassVar[frozenset[Event]] = frozenset(
+        {ComponentEvent.begin, ComponentEvent.commit, ComponentEvent.abort, ComponentEvent.fail}
+    )
+
+    @classmethod
+    def candidates(cls, play: Play) -> Iterable[Step]:
+        """Every bound component with every such event."""
+        for view in play.world.components:
+            if view.state in (ComponentState.BOUND, ComponentState.REPLAYING):
+                yield from (cls(view.name, event) for event in sorted(cls.brings) if isinstance(event, ComponentEvent))
+
+    def run(self, play: Play) -> None:
+        """Let it take the event."""
+        before = play.look()
+        with play.books.gate.lock:
+            getattr(play.books.components[self.component], self.event)()
+        play.seen = play.look()
+        if play.seen != before:
+            raise Violated("it has changed something")
+
+
+_EVENTS = {machine.name: list(machine.events) for machine in MACHINES}
+
+
+def _entities(play: Play) -> Iterator[tuple[str, Steps]]:
+    """Everything that has a table, by a name that does not depend on the run."""
+    books = play.books
+    yield "manager", books
+    for record in books.components.values():
+        yield record.name, record
+        for entry in record.entries.values():
+            yield entry.name, entry
+    for number, pool in enumerate(books.pools):
+        yield f"pool {number}", pool
+
+
+@dataclass(frozen=True, repr=False)
+class ClosedDoor(Step):
+    """Go through a door that must be closed now.
+
+    Attributes:
+        step: What is attempted.
+    """
+
+    step: Step
+
+    weight: ClassVar[int] = 24
+
+    def legal(self, play: Play) -> bool:
+        """What is attempted decides: it must be refused."""
+        return False
+
+    def attempted(self, play: Play) -> bool:
+        """Where it is still there, and closed."""
+        return self.step.legal(play) is False and any(each == self.step for each in type(self.step).candidates(play))
+
+    def run(self, play: Play) -> None:
+        """Attempt it."""
+        self.step.run(play)

@@ -1,0 +1,122 @@
+"""Threads that a run plays by itself: one at a time, each only as far as a step goes.
+
+The runtime asks its `Sync` who is calling, so a lease can be taken by one thread and be in the way of another without a second real
+thread. Whoever would have to wait learns at once that time has passed; who would wait for ever has found a deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+__all__ = ["PlayedSync", "WaitsForEver"]
+
+
+class WaitsForEver(AssertionError):
+    """A step waits without a time limit for something that no other thread will do."""
+
+
+class PlayedSync:
+    """`cgstate.runtime.sync.Sync` for one real thread.
+
+    Attributes:
+        thread: Who calls now, from 1.
+        now: The clock, nanoseconds; waiting moves it.
+        point: Nobody schedules.
+        meanwhile: What another thread does while one waits; None: nothing.
+    """
+
+    point: Callable[[str], None] | None = None
+
+    def __init__(self) -> None:
+        self.thread = 1
+        self.now = 0
+        self.meanwhile: Callable[[], None] | None = None
+
+    @property
+    def thread_id(self) -> Callable[[], int]:
+        """As `Sync.thread_id`."""
+        return lambda: self.thread
+
+    @property
+    def now_ns(self) -> Callable[[], int]:
+        """As `Sync.now_ns`; each look takes a microsecond."""
+        return self._tick
+
+    def _tick(self) -> int:
+        self.now += 1000
+        return self.now
+
+    @contextmanager
+    def as_thread(self, thread: int) -> Iterator[None]:
+        """Let the block be called by another thread."""
+        before, self.thread = self.thread, thread
+        try:
+            yield
+        finally:
+            self.thread = before
+
+    def lock(self) -> PlayedLock:
+        """As `Sync.lock`."""
+        return PlayedLock()
+
+    def condition(self, lock: object) -> PlayedCondition:
+        """As `Sync.condition`."""
+        return PlayedCondition(self, lock)
+
+
+class PlayedLock:
+    """A lock that only one thread ever wants: taking it twice is a deadlock."""
+
+    def __init__(self) -> None:
+        self.held = False
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As `Lock.acquire`."""
+        if self.held:
+            if blocking and timeout < 0:
+                raise WaitsForEver("a thread takes the device's lock that it has already")
+            return False
+        self.held = True
+        return True
+
+    def release(self) -> None:
+        """As `Lock.release`."""
+        if not self.held:
+            raise RuntimeError("the device's lock is given back by a thread that has not taken it")
+        self.held = False
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+
+class PlayedCondition:
+    """A condition whose wait ends when its time is over."""
+
+    def __init__(self, sync: PlayedSync, lock: object) -> None:
+        self._sync = sync
+        self._lock = lock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As `Condition.wait`."""
+        sync, lock = self._sync, self._lock
+        act, sync.meanwhile = sync.meanwhile, None
+        if act is not None:
+            assert isinstance(lock, PlayedLock)
+            lock.release()
+            try:
+                act()
+            finally:
+                lock.acquire()
+            return True
+        if timeout is None:
+            raise WaitsForEver("nobody will end what a thread waits for")
+        sync.now += int(timeout * 1e9) + 1
+        return False
+
+    def notify_all(self) -> None:
+        """As `Condition.notify_all`."""

@@ -1,0 +1,143 @@
+"""Seeded walks: the same steps as the Hypothesis machine's, drawn by `random`, several times as fast."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from random import Random
+
+from cgstate.testing.stateful.bed import Bed
+from cgstate.testing.stateful.coverage import Coverage
+from cgstate.testing.stateful.errors import Violated
+from cgstate.testing.stateful.failing import WalkFailed, shortest, token
+from cgstate.testing.stateful.play import Play
+from cgstate.testing.stateful.setup import Setup
+from cgstate.testing.stateful.step import Step
+from cgstate.testing.stateful.steps import KINDS, REFUSABLE, ClosedDoor
+
+__all__ = ["STEPS", "Walked", "drawn_step", "steady", "walk", "walk_once", "walk_or_tell"]
+
+STEPS = 60
+"""Steps of one run."""
+TRIES = 8
+
+
+@dataclass
+class Walked:
+    """What walks came to.
+
+    Attributes:
+        coverage: What they saw.
+        steps: How many steps they took.
+        runs: How many runs that were.
+        leaked_bytes: Bytes of private pools that were left after the ends of all runs.
+        seconds: CPU time, seconds.
+    """
+
+    coverage: Coverage = field(default_factory=Coverage)
+    steps: int = 0
+    runs: int = 0
+    leaked_bytes: int = 0
+    seconds: float = 0.0
+
+
+def walk(bed: type[Bed] = Bed, *, seed: int = 0, runs: int = 100, steps: int = STEPS) -> Walked:
+    """Take ``runs`` times ``steps`` drawn steps; run ``n`` is that of `walk_once` with seed ``seed + n``.
+
+    Raises:
+        WalkFailed: a step went wrong; it tells how to take the same steps again.
+    """
+    total = Walked()
+    started = time.process_time()
+    with steady():
+        for number in range(runs):
+            play = walk_or_tell(bed, seed + number, steps, total.coverage)
+            total.runs += 1
+            total.steps += len(play.steps)
+            total.leaked_bytes += play.leaked
+    total.seconds = time.process_time() - started
+    return total
+
+
+def walk_or_tell(bed: type[Bed], seed: int, steps: int, coverage: Coverage) -> Play:
+    """`walk_once`, and if it fails, the fewest steps that fail.
+
+    Raises:
+        WalkFailed: it failed.
+    """
+    play = begin(bed, seed, coverage)
+    try:
+        return go_on(play, seed, steps)
+    except Violated as wrong:
+        fewest = shortest(bed, play.setup, play.steps)
+        raise WalkFailed(token(seed, steps), play.setup, fewest, str(wrong), play.leaked) from wrong
+
+
+def walk_once(bed: type[Bed], seed: int, *, steps: int = STEPS, coverage: Coverage | None = None) -> Play:
+    """One run.
+
+    Raises:
+        Violated: a step went wrong.
+    """
+    return go_on(begin(bed, seed, coverage), seed, steps)
+
+
+def begin(bed: type[Bed], seed: int, coverage: Coverage | None = None) -> Play:
+    """The run of a seed, before its first step."""
+    return Play(bed(), Setup.drawn(Random(seed)), coverage)
+
+
+def go_on(play: Play, seed: int, steps: int) -> Play:
+    """Take the steps of a seed, and bring the run to its end.
+
+    Raises:
+        Violated: a step went wrong.
+    """
+    random = Random(f"steps of {seed}")
+    for _ in range(steps):
+        play.take(drawn_step(play, random))
+    play.finish()
+    return play
+
+
+def drawn_step(play: Play, random: Random) -> Step:
+    """A step that may be taken now."""
+    while True:
+        (kind,) = random.choices(KINDS, cum_weights=_WEIGHTS)
+        if kind is ClosedDoor:
+            step = random.choice(REFUSABLE).draw(play, random)
+            if step is not None and step.legal(play) is False:
+                return ClosedDoor(step)
+            continue
+        for _ in range(TRIES):
+            step = kind.draw(play, random)
+            if step is None:
+                break
+            if step.legal(play) is not False:
+                return step
+
+
+_WEIGHTS = list(accumulate(kind.weight for kind in KINDS))
+
+
+@contextmanager
+def steady() -> Iterator[None]:
+    """Let nothing but steps happen: they alone collect garbage. The runtime's log of injected failures is not shown."""
+    log = logging.getLogger("cgstate")
+    disabled, collecting = log.disabled, gc.isenabled()
+    log.disabled = True
+    gc.disable()
+    gc.collect()
+    gc.freeze()  # what was there before is looked at by no collection of a run
+    try:
+        yield
+    finally:
+        log.disabled = disabled
+        gc.unfreeze()
+        if collecting:
+            gc.enable()

@@ -1,0 +1,265 @@
+"""The stateful harness: it walks without finding anything, sees every row and every outcome, and finds what is planted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from cgstate import ConfigError
+from cgstate.backends.sim import kernels
+from cgstate.lifecycle.tables import MACHINES
+from cgstate.lifecycle.world import World
+from cgstate.testing.stateful import planted as bugs
+from cgstate.testing.stateful.bed import Bed, Capabilities
+from cgstate.testing.stateful.coverage import Coverage, contradicted, every_outcome
+from cgstate.testing.stateful.errors import Violated
+from cgstate.testing.stateful.failing import WalkFailed, parse_token, played, token
+from cgstate.testing.stateful.fuzzing import fuzz
+from cgstate.testing.stateful.machine import LifecycleMachine
+from cgstate.testing.stateful.play import Play
+from cgstate.testing.stateful.setup import CHOICES, Setup
+from cgstate.testing.stateful.step import Step
+from cgstate.testing.stateful.steps import DOORS, KINDS, Call, CaptureAll, ClosedDoor, Evict, Prepare, Release
+from cgstate.testing.stateful.subject import Subject, difference, values
+from cgstate.testing.stateful.sync import PlayedSync, WaitsForEver
+from cgstate.testing.stateful.tables import walk_tables
+from cgstate.testing.stateful.walk import steady, walk, walk_once
+
+RUNS = 60
+
+
+class ShippedMachine(LifecycleMachine):
+    """As a user has it: nothing overridden."""
+
+
+def test_hypothesis_finds_nothing_in_the_runtime() -> None:
+    run_state_machine_as_test(
+        ShippedMachine, settings=settings(max_examples=20, stateful_step_count=30, derandomize=True, database=None, deadline=None)
+    )
+    assert ShippedMachine.coverage.rows_covered > len(MACHINES)
+
+
+def test_walks_find_nothing_and_leave_nothing() -> None:
+    walked = walk(seed=500, runs=RUNS)
+    assert walked.runs == RUNS
+    assert walked.leaked_bytes == 0
+    assert walked.steps > 60 * RUNS
+
+
+def test_a_walk_is_taken_again_by_its_seed() -> None:
+    with steady():
+        first, second = (walk_once(Bed, 7).steps for _ in range(2))
+    assert [repr(step) for step in first] == [repr(step) for step in second]
+
+
+def test_the_tables_alone_are_walked_fast() -> None:
+    walked = walk_tables(steps=20_000)
+    assert walked.steps == 20_000
+    assert len(walked.taken) > 15
+
+
+def test_every_event_of_every_table_is_brought_about_by_some_step() -> None:
+    brought = {event for kind in KINDS for event in kind.brings}
+    assert {event for machine in MACHINES for event in machine.events} <= brought
+
+
+def test_every_way_to_set_a_run_up_is_drawn() -> None:
+    setups = [Setup.drawn(Random(seed)) for seed in range(300)]
+    for name, choices in CHOICES.items():
+        assert {getattr(setup, name) for setup in setups} == set(choices)
+
+
+# -- what is planted is found ---------------------------------------------------------------------------------------------
+
+
+KINDS_OF_FAULTS = {f"K{number:02}" for number in range(1, 18)} - {"K14"}
+
+
+def test_each_kind_of_fault_has_something_planted() -> None:
+    assert {each.kind for each in bugs.PLANTED} == KINDS_OF_FAULTS
+
+
+QUICK = [each for each in bugs.PLANTED if each.kind in {"K02", "K04", "K05", "K07", "K08", "K13", "K15"}]
+
+
+@pytest.mark.parametrize("planted", QUICK, ids=lambda each: each.story)
+def test_what_is_planted_is_found(planted: bugs.Planted) -> None:
+    assert 0 < bugs.examples_until_found(planted, seed=0, most=100) <= 100
+
+
+def test_a_failure_is_printed_as_few_steps_that_fail_again() -> None:
+    bug = next(each for each in bugs.PLANTED if each.kind == "K15")
+    with bug.planting(), pytest.raises(WalkFailed) as failed:
+        walk(seed=0, runs=20)
+    assert 0 < len(failed.value.steps) <= 8
+    assert "played(Bed(), Setup(" in str(failed.value)
+    with steady(), bug.planting(), pytest.raises(Violated):
+        played(Bed(), failed.value.setup, failed.value.steps)
+    with steady():
+        played(Bed(), failed.value.setup, failed.value.steps)
+
+
+def test_a_token_is_good_for_its_own_tables_only() -> None:
+    assert parse_token(token(12, 60)) == (12, 60)
+    with pytest.raises(ConfigError, match="other tables"):
+        parse_token("walk-12-60-00000000")
+    with pytest.raises(ConfigError, match="no token"):
+        parse_token("hello")
+
+
+# -- what a step is -------------------------------------------------------------------------------------------------------
+
+
+def play(*steps: Step, setup: Setup | None = None) -> Play:
+    run = Play(Bed(), setup or Setup())
+    for step in steps:
+        run.take(step)
+    return run
+
+
+def test_steps_print_as_the_code_that_makes_them() -> None:
+    step = ClosedDoor(Call("net", 3, stream=1))
+    assert repr(step) == "ClosedDoor(step=Call(component='net', sample=3, stream=1))"
+    assert eval(repr(step)) == step
+    setup = replace(Setup(), extra=0, faulty=True)
+    assert repr(setup) == "Setup(extra=0, faulty=True)"
+    assert eval(repr(setup)) == setup
+
+
+def test_what_must_be_refused_and_is_not_is_a_violation() -> None:
+    run = play(Prepare(), CaptureAll())
+    with pytest.raises(Violated, match="was not refused"):
+        run.take(ClosedDoor(Evict("net")))
+
+
+def test_what_is_refused_and_must_not_be_is_a_violation() -> None:
+    run = play(Prepare())
+
+    class Refused(Release):
+        def legal(self, play: Play) -> bool:
+            return True
+
+    with pytest.raises(Violated, match="IllegalTransition"):
+        run.take(Refused())
+
+
+def test_books_that_differ_from_the_model_are_a_violation() -> None:
+    run = play(Prepare(), CaptureAll())
+    run.model.evict(run.model.domains("net"))
+    with pytest.raises(Violated, match=r"net\[1\] is BOUND, and should be EVICTED"):
+        run.take(Call("out"))
+
+
+def test_a_wrong_answer_is_a_violation() -> None:
+    run = play(Prepare(), CaptureAll(), Call("net"))
+    run._eager = {key: [[0.0, 0.0]] for key in run._eager}
+    with pytest.raises(Violated, match="I9"):
+        run.take(Call("net"))
+
+
+def test_hooks_see_every_step() -> None:
+    seen: list[str] = []
+
+    class Watched(Bed):
+        def on_step(self, step: Step, before: World, after: World) -> None:
+            seen.append(type(step).__name__)
+
+    run = Play(Watched(), Setup())
+    run.take(Prepare())
+    run.finish()
+    assert seen[0] == "Prepare"
+    assert seen[-1] == "Close"
+
+
+def test_what_a_device_lacks_is_not_drawn() -> None:
+    class Bare(Bed):
+        can = Capabilities(streams=False, by_hand=False, profile=False, foreign=False)
+
+    walked = walk(Bare, seed=3, runs=10)
+    assert not walked.coverage.rows["manager", 1], "profile_begin"
+    run = Play(Bare(), Setup(faulty=True))
+    run.take(Prepare())
+    drawn = {type(step).__name__ for kind in DOORS for step in kind.legal_ones(run)}
+    assert not drawn & {"ProfileMemory", "Begin", "Advance", "Lose", "Break", "Suspend", "Invalidate"}
+
+
+# -- its parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_was_taken_contradicts_the_rows_beside_it() -> None:
+    entry = next(machine for machine in MACHINES if machine.name == "entry")
+    last = next(number for number, row in enumerate(entry.rows) if row.label.startswith("REPLAYING --release[last lease & not ret"))
+    assert {outcome.guard for outcome in contradicted("entry", last)} == {"other leases left", "retiring", "failed"}
+
+
+def test_nothing_seen_is_nothing_covered() -> None:
+    coverage = Coverage()
+    assert coverage.rows_covered == 0
+    assert not coverage.outcomes()
+    assert set(coverage.outcomes_missed()) < set(every_outcome())
+    assert Coverage.unpacked(coverage.packed()) == coverage
+
+
+def test_waiting_for_nobody_is_a_deadlock() -> None:
+    sync = PlayedSync()
+    condition = sync.condition(sync.lock())
+    before = sync.now
+    assert condition.wait(0.5) is False
+    assert sync.now > before + 400_000_000
+    with pytest.raises(WaitsForEver):
+        condition.wait()
+
+
+def test_answers_are_compared_number_by_number() -> None:
+    assert difference([1.0, [2.0]], [1.0, [2.5]]) == 0.5
+    assert difference([1.0], [1.0, 2.0]) == float("inf")
+    assert difference([float("nan")], [1.0]) == float("inf")
+    with pytest.raises(ConfigError, match="tolist"):
+        values(object())
+
+
+def test_a_subject_needs_samples() -> None:
+    subject = Bed()
+    subject.backend = subject.make_backend()
+    (net, _) = subject.make_components()
+    with pytest.raises(ConfigError, match="samples"):
+        Subject(net.component, [])
+
+
+def test_the_walks_need_neither_hypothesis_nor_torch() -> None:
+    code = (
+        "import sys; sys.modules['hypothesis'] = sys.modules['torch'] = None\n"
+        "from cgstate.testing.stateful.walk import walk; walk(runs=1)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_fuzzing_collects_failures() -> None:
+    bug = next(each for each in bugs.PLANTED if each.kind == "K15")
+    with bug.planting():
+        report = fuzz(examples=40, steps=20)
+    assert not report.holds
+    assert len(report.failures) == 5
+    assert report.document()["violations"] == 5
+
+
+def test_a_user_brings_components_of_their_own() -> None:
+    from cgstate import BucketedRoutine, Component
+    from cgstate.backends.sim import SimBackend
+
+    class Mine(Bed):
+        can = Capabilities(faults=True, clock=True)
+
+        def make_components(self) -> list[Subject]:
+            assert isinstance(self.backend, SimBackend)
+            device = self.backend.sim
+            routine = BucketedRoutine(kernels.relu, lambda size: (device.zeros(size),))
+            return [Subject(Component("mine", routine, [2, 4]), [(device.tensor([1.0, -1.0]),), (device.tensor([2.0]),)])]
+
+    assert walk(Mine, runs=15).leaked_bytes == 0
