@@ -61,8 +61,9 @@ format: $(STAMP_DEV) ## fix what ruff can fix, and format
 test-cuda: check-cuda ## run the tests that need a CUDA device, with the torch and pytest of $(PYTHON)
 	$(PYTHON) -m pytest -p no:benchmark --dist loadfile -m cuda tests $(ARGS)  # with -n: tests of one file share a process
 
-evidence: check-cuda ## measure on this machine's GPU and write docs/evidence/core-h200.json
-	$(PYTHON) -m benchmarks.core --out docs/evidence/core-h200.json $(ARGS)
+evidence: check-cuda ## measure on this machine's GPU and write docs/evidence/{core,memory}-h200.json
+	$(PYTHON) -m benchmarks.core --out docs/evidence/core-h200.json $(ARGS); core=$$?; \
+	$(PYTHON) -m benchmarks.memory --out docs/evidence/memory-h200.json $(ARGS) && exit $$core
 
 clean: ## remove the environment, caches and build output
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build

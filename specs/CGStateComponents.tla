@@ -188,79 +188,50 @@ begin ==
          \* manager: PREPARED --capture[]--> CAPTURING
   /\ LET x1 == manager_state = "PREPARED"
          \* manager: SERVING --capture[not draining]--> CAPTURING
-         x2 == manager_state # "PREPARED"
-         x3 == (IF x1 THEN manager_state ELSE manager_before)
-         x4 == (IF x1 THEN "CAPTURING" ELSE manager_state)
-         x5 == (IF x2 THEN manager_state ELSE x3)
-         x6 == (IF x2 THEN "CAPTURING" ELSE x4)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x2 == (manager_state = "SERVING" /\ manager_serving)
+         x3 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* PREPARED --capture[]--> CAPTURING or SERVING --capture[not draining]--> CAPTURING.
-         /\ (manager_state = "PREPARED" \/ (manager_state = "SERVING" /\ manager_serving /\ manager_state # "PREPARED")) = TRUE
-         /\ manager_before' = (IF (x2 \/ x1 \/ manager_state = "CAPTURING") THEN x5 ELSE "PREPARED")
-         /\ manager_state' = x6
+         /\ (x1 \/ x2) = TRUE
+         /\ manager_before' = manager_state
+         /\ manager_state' = "CAPTURING"
          /\ transaction_kind' = "EXPLICIT"
          /\ transaction_failed' = FALSE
-         /\ component_0_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN component_0_state ELSE "EAGER")
-         /\ component_0_bound' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (component_0_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN component_0_before ELSE "EAGER")
-         /\ component_0_held' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_held ELSE 0)
-         /\ component_0_epoch' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ component_0_resident' = ((~x2 /\ ~x1 /\ manager_state \in {"CLOSED", "POISONED"}) \/ component_0_resident)
-         /\ component_1_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN component_1_state ELSE "EAGER")
-         /\ component_1_bound' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_1_state = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (component_1_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN component_1_before ELSE "EAGER")
-         /\ component_1_held' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_held ELSE 0)
-         /\ component_1_epoch' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
-         /\ component_1_resident' = ((~x2 /\ ~x1 /\ manager_state \in {"CLOSED", "POISONED"}) \/ component_1_resident)
-         /\ entry_0_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_0_state \in {"CAPTURING", "REPLAYING"}) THEN entry_0_state ELSE "EAGER")
-         /\ entry_0_retiring' = (entry_0_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_retiring)
-         /\ entry_0_failed' = (entry_0_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (entry_0_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ ((left_0_0_graphs + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN entry_0_unreclaimed ELSE 0)
-         /\ entry_1_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_1_state \in {"CAPTURING", "REPLAYING"}) THEN entry_1_state ELSE "EAGER")
-         /\ entry_1_retiring' = (entry_1_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_retiring)
-         /\ entry_1_failed' = (entry_1_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (entry_1_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_1_epoch) THEN entry_1_noted ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ ((left_1_0_graphs + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN entry_1_unreclaimed ELSE 0)
-         /\ entry_2_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_2_state \in {"CAPTURING", "REPLAYING"}) THEN entry_2_state ELSE "EAGER")
-         /\ entry_2_retiring' = (entry_2_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_2_retiring)
-         /\ entry_2_failed' = (entry_2_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_2_failed)
-         /\ entry_2_before' = (IF (entry_2_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_2_noted ELSE 0)
-         /\ entry_2_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_2_2_graphs + left_2_2_attempts) # 0)) THEN entry_2_unreclaimed ELSE 0)
-         /\ pool_0_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_0_state = "RECORDING") THEN pool_0_state ELSE "GONE")
-         /\ pool_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_0_graphs ELSE 0)
-         /\ pool_0_before' = (IF (pool_0_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_0_state # "GONE" /\ pool_0_running)
-         /\ pool_1_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
-         /\ pool_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_1_graphs ELSE 0)
-         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_1_before ELSE "MINTED")
-         /\ pool_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_2_state = "RECORDING") THEN pool_2_state ELSE "GONE")
-         /\ pool_2_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_2_graphs ELSE 0)
-         /\ pool_2_before' = (IF (pool_2_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_2_state # "GONE" /\ pool_2_running)
-         /\ left_0_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_0_graphs ELSE 0)
-         /\ left_0_0_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_0_attempts ELSE 0)
-         /\ left_0_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_0_0_graphs # 0 \/ left_0_0_attempts # 0) /\ left_0_0_running)
-         /\ left_0_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_1_graphs ELSE 0)
-         /\ left_0_1_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_1_attempts ELSE 0)
-         /\ left_0_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
-         /\ left_1_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_0_graphs ELSE 0)
-         /\ left_1_0_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_0_attempts ELSE 0)
-         /\ left_1_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_1_0_graphs # 0 \/ left_1_0_attempts # 0) /\ left_1_0_running)
-         /\ left_1_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_1_graphs ELSE 0)
-         /\ left_1_1_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_1_attempts ELSE 0)
-         /\ left_1_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
-         /\ left_2_2_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_2_2_graphs ELSE 0)
-         /\ left_2_2_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_2_2_attempts ELSE 0)
-         /\ left_2_2_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_2_2_graphs # 0 \/ left_2_2_attempts # 0) /\ left_2_2_running)
-         /\ UNCHANGED <<manager_serving, gate, component_0_leased, component_1_leased, entry_0_leases, entry_0_recorded,
-                         entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases, entry_2_recorded,
-                         entry_2_holders, domain_0, domain_1>>
+         /\ component_0_before' = (IF component_0_state = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x3 THEN component_0_epoch ELSE 0)
+         /\ component_1_before' = (IF component_1_state = "CAPTURING" THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
+         /\ entry_0_retiring' = (entry_0_state = "REPLAYING" /\ entry_0_retiring)
+         /\ entry_0_failed' = (entry_0_state = "REPLAYING" /\ entry_0_failed)
+         /\ entry_0_before' = (IF entry_0_state = "CAPTURING" THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (entry_1_state = "REPLAYING" /\ entry_1_retiring)
+         /\ entry_1_failed' = (entry_1_state = "REPLAYING" /\ entry_1_failed)
+         /\ entry_1_before' = (IF entry_1_state = "CAPTURING" THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_1_epoch) THEN entry_1_noted ELSE 0)
+         /\ entry_2_retiring' = (entry_2_state = "REPLAYING" /\ entry_2_retiring)
+         /\ entry_2_failed' = (entry_2_state = "REPLAYING" /\ entry_2_failed)
+         /\ entry_2_before' = (IF entry_2_state = "CAPTURING" THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF pool_0_state = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (pool_0_state # "GONE" /\ pool_0_running)
+         /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
+         /\ pool_1_running' = (pool_1_state # "GONE" /\ pool_1_running)
+         /\ pool_2_before' = (IF pool_2_state = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (pool_2_state # "GONE" /\ pool_2_running)
+         /\ left_0_0_running' = ((left_0_0_graphs # 0 \/ left_0_0_attempts # 0) /\ left_0_0_running)
+         /\ left_0_1_running' = ((left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
+         /\ left_1_0_running' = ((left_1_0_graphs # 0 \/ left_1_0_attempts # 0) /\ left_1_0_running)
+         /\ left_1_1_running' = ((left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
+         /\ left_2_2_running' = ((left_2_2_graphs # 0 \/ left_2_2_attempts # 0) /\ left_2_2_running)
+         /\ UNCHANGED <<manager_serving, gate, component_0_state, component_0_bound, component_0_leased, component_0_held,
+                         component_0_resident, component_1_state, component_1_bound, component_1_leased, component_1_held,
+                         component_1_resident, entry_0_state, entry_0_leases, entry_0_recorded, entry_0_unreclaimed,
+                         entry_0_holders, entry_1_state, entry_1_leases, entry_1_recorded, entry_1_unreclaimed, entry_1_holders,
+                         entry_2_state, entry_2_leases, entry_2_recorded, entry_2_unreclaimed, entry_2_holders, domain_0,
+                         domain_1, pool_0_state, pool_0_graphs, pool_1_state, pool_1_graphs, pool_2_state, pool_2_graphs,
+                         left_0_0_graphs, left_0_0_attempts, left_0_1_graphs, left_0_1_attempts, left_1_0_graphs,
+                         left_1_0_attempts, left_1_1_graphs, left_1_1_attempts, left_2_2_graphs, left_2_2_attempts>>
 
 \* A miss captures; it moves nothing of the manager.
 begin_lazy ==
@@ -333,12 +304,8 @@ capture_e0 ==
   /\ component_0_resident
   /\ domain_0_turn = -1
   /\ LET x1 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x2 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x3 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x4 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x5 == (IF (x1 /\ x2) THEN component_0_state ELSE x4)
-         x6 == (component_0_epoch = component_0_epoch /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x2 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x3 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -348,9 +315,9 @@ capture_e0 ==
          /\ pool_0_state # "RECORDING"
          /\ component_0_held < 1
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ entry_0_before' = entry_0_state
-         /\ entry_0_noted' = (IF ~x6 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -360,10 +327,10 @@ capture_e0 ==
          /\ pool_0_before' = pool_0_state
          /\ pool_0_graphs' = pool_0_graphs + 1
          /\ pool_0_state' = "RECORDING"
-         /\ component_0_before' = (IF x5 = "CAPTURING" THEN x3 ELSE "EAGER")
-         /\ component_0_state' = x5
-         /\ component_0_epoch' = (IF ~x6 THEN component_0_epoch ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_2_noted ELSE 0)
+         /\ component_0_before' = (IF x3 = "CAPTURING" THEN x2 ELSE "EAGER")
+         /\ component_0_state' = x3
+         /\ component_0_epoch' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_0_epoch) THEN entry_2_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          component_1, entry_0_leases, entry_0_recorded, entry_0_unreclaimed, entry_0_holders, entry_1,
                          entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed, entry_2_recorded, entry_2_before,
@@ -379,11 +346,8 @@ capture_e1 ==
   /\ component_1_resident
   /\ domain_0_turn = -1
   /\ LET x1 == (transaction_kind = "EXPLICIT" /\ component_1_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x2 == component_1_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x3 == (IF (x1 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_1_state ELSE component_1_before)
-         x4 == (IF (x1 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_1_state)
-         x5 == (IF (x1 /\ x2) THEN component_1_state ELSE x4)
+         x2 == (IF x1 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_1_state ELSE component_1_before) ELSE component_1_before)
+         x3 == (IF x1 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_1_state) ELSE component_1_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -393,9 +357,9 @@ capture_e1 ==
          /\ pool_0_state # "RECORDING"
          /\ component_1_held < 1
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x1 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x1 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_1_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ entry_1_before' = entry_1_state
-         /\ entry_1_noted' = (IF component_1_epoch # component_1_epoch THEN component_1_epoch ELSE 0)
+         /\ entry_1_noted' = 0
          /\ gate_free' = FALSE
          /\ entry_1_retiring' = FALSE
          /\ entry_1_failed' = FALSE
@@ -405,9 +369,9 @@ capture_e1 ==
          /\ pool_0_before' = pool_0_state
          /\ pool_0_graphs' = pool_0_graphs + 1
          /\ pool_0_state' = "RECORDING"
-         /\ component_1_before' = (IF x5 = "CAPTURING" THEN x3 ELSE "EAGER")
-         /\ component_1_state' = x5
-         /\ component_1_epoch' = (IF component_1_epoch # component_1_epoch THEN component_1_epoch ELSE 0)
+         /\ component_1_before' = (IF x3 = "CAPTURING" THEN x2 ELSE "EAGER")
+         /\ component_1_state' = x3
+         /\ component_1_epoch' = 0
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0, component_1_bound, component_1_leased,
                          component_1_resident, entry_0, entry_1_leases, entry_1_recorded, entry_1_unreclaimed, entry_1_holders,
                          entry_2, domain_0_turn, domain_1, pool_0_running, pool_1, pool_2, left_0_0, left_0_1, left_1_0,
@@ -419,33 +383,31 @@ capture_e2 ==
   /\ manager_state \notin {"CLOSED", "POISONED"}
   /\ component_0_resident
   /\ domain_1_turn = -1
-  /\ LET x1 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch)
-     IN
-         \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
-         \* by an earlier failure]--> CAPTURING.
-         /\ entry_2_state \in {"EAGER", "EVICTED", "FAILED"}
-         /\ gate_free
-         /\ pool_2_state \notin {"GONE", "RETIRED"}
-         /\ pool_2_state # "RECORDING"
-         /\ component_0_held < 1
-         /\ entry_2_before' = entry_2_state
-         /\ entry_2_noted' = (IF ~x1 THEN component_0_epoch ELSE 0)
-         /\ gate_free' = FALSE
-         /\ entry_2_retiring' = FALSE
-         /\ entry_2_failed' = FALSE
-         /\ component_0_held' = component_0_held + 1
-         /\ domain_1_capturing' = domain_1_capturing + 1
-         /\ entry_2_state' = "CAPTURING"
-         /\ pool_2_before' = pool_2_state
-         /\ pool_2_graphs' = pool_2_graphs + 1
-         /\ pool_2_state' = "RECORDING"
-         /\ component_0_epoch' = (IF ~x1 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x1) THEN entry_0_noted ELSE 0)
-         /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_state, component_0_bound, component_0_leased,
-                         component_0_before, component_0_resident, component_1, entry_0_state, entry_0_leases, entry_0_retiring,
-                         entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed, entry_0_holders, entry_1,
-                         entry_2_leases, entry_2_recorded, entry_2_unreclaimed, entry_2_holders, domain_0, domain_1_turn,
-                         pool_0, pool_1, pool_2_running, left_0_0, left_0_1, left_1_0, left_1_1, left_2_2>>
+  \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked by an
+  \* earlier failure]--> CAPTURING.
+  /\ entry_2_state \in {"EAGER", "EVICTED", "FAILED"}
+  /\ gate_free
+  /\ pool_2_state \notin {"GONE", "RETIRED"}
+  /\ pool_2_state # "RECORDING"
+  /\ component_0_held < 1
+  /\ entry_2_before' = entry_2_state
+  /\ entry_2_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+  /\ gate_free' = FALSE
+  /\ entry_2_retiring' = FALSE
+  /\ entry_2_failed' = FALSE
+  /\ component_0_held' = component_0_held + 1
+  /\ domain_1_capturing' = domain_1_capturing + 1
+  /\ entry_2_state' = "CAPTURING"
+  /\ pool_2_before' = pool_2_state
+  /\ pool_2_graphs' = pool_2_graphs + 1
+  /\ pool_2_state' = "RECORDING"
+  /\ component_0_epoch' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+  /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN entry_0_noted ELSE 0)
+  /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_state, component_0_bound, component_0_leased,
+                  component_0_before, component_0_resident, component_1, entry_0_state, entry_0_leases, entry_0_retiring,
+                  entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed, entry_0_holders, entry_1,
+                  entry_2_leases, entry_2_recorded, entry_2_unreclaimed, entry_2_holders, domain_0, domain_1_turn, pool_0,
+                  pool_1, pool_2_running, left_0_0, left_0_1, left_1_0, left_1_1, left_2_2>>
 
 \* A capture begins in a fresh pool: there was none, or its generation has retired.
 capture_anew_e0 ==
@@ -475,12 +437,8 @@ capture_anew_e0 ==
          x16 == (IF x2 THEN 0 ELSE left_1_0_attempts)
          x17 == (~x2 /\ left_1_0_running)
          x18 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x19 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x20 == (IF (x18 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x21 == (IF (x18 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x22 == (IF (x18 /\ x19) THEN component_0_state ELSE x21)
-         x23 == (component_0_epoch = component_0_epoch /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x19 == (IF x18 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x20 == (IF x18 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -488,7 +446,7 @@ capture_anew_e0 ==
          /\ gate_free
          /\ component_0_held < 1
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x18 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x18 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ pool_1_state' = x3
          /\ pool_1_graphs' = x4
          /\ pool_1_running' = (x3 # "GONE" /\ x5)
@@ -508,7 +466,7 @@ capture_anew_e0 ==
          /\ pool_0_graphs' = 1
          /\ pool_0_running' = FALSE
          /\ entry_0_before' = entry_0_state
-         /\ entry_0_noted' = (IF ~x23 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -516,10 +474,10 @@ capture_anew_e0 ==
          /\ domain_0_capturing' = domain_0_capturing + 1
          /\ entry_0_state' = "CAPTURING"
          /\ pool_0_before' = "MINTED"
-         /\ component_0_before' = (IF x22 = "CAPTURING" THEN x20 ELSE "EAGER")
-         /\ component_0_state' = x22
-         /\ component_0_epoch' = (IF ~x23 THEN component_0_epoch ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_2_noted ELSE 0)
+         /\ component_0_before' = (IF x20 = "CAPTURING" THEN x19 ELSE "EAGER")
+         /\ component_0_state' = x20
+         /\ component_0_epoch' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_0_epoch) THEN entry_2_noted ELSE 0)
          /\ pool_1_before' = (IF (~x2 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          component_1, entry_0_leases, entry_0_recorded, entry_0_unreclaimed, entry_0_holders, entry_1,
@@ -554,11 +512,8 @@ capture_anew_e1 ==
          x16 == (IF x2 THEN 0 ELSE left_1_0_attempts)
          x17 == (~x2 /\ left_1_0_running)
          x18 == (transaction_kind = "EXPLICIT" /\ component_1_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x19 == component_1_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x20 == (IF (x18 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_1_state ELSE component_1_before)
-         x21 == (IF (x18 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_1_state)
-         x22 == (IF (x18 /\ x19) THEN component_1_state ELSE x21)
+         x19 == (IF x18 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_1_state ELSE component_1_before) ELSE component_1_before)
+         x20 == (IF x18 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_1_state) ELSE component_1_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -566,7 +521,7 @@ capture_anew_e1 ==
          /\ gate_free
          /\ component_1_held < 1
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x18 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x18 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_1_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ pool_1_state' = x3
          /\ pool_1_graphs' = x4
          /\ pool_1_running' = (x3 # "GONE" /\ x5)
@@ -586,7 +541,7 @@ capture_anew_e1 ==
          /\ pool_0_graphs' = 1
          /\ pool_0_running' = FALSE
          /\ entry_1_before' = entry_1_state
-         /\ entry_1_noted' = (IF component_1_epoch # component_1_epoch THEN component_1_epoch ELSE 0)
+         /\ entry_1_noted' = 0
          /\ gate_free' = FALSE
          /\ entry_1_retiring' = FALSE
          /\ entry_1_failed' = FALSE
@@ -594,9 +549,9 @@ capture_anew_e1 ==
          /\ domain_0_capturing' = domain_0_capturing + 1
          /\ entry_1_state' = "CAPTURING"
          /\ pool_0_before' = "MINTED"
-         /\ component_1_before' = (IF x22 = "CAPTURING" THEN x20 ELSE "EAGER")
-         /\ component_1_state' = x22
-         /\ component_1_epoch' = (IF component_1_epoch # component_1_epoch THEN component_1_epoch ELSE 0)
+         /\ component_1_before' = (IF x20 = "CAPTURING" THEN x19 ELSE "EAGER")
+         /\ component_1_state' = x20
+         /\ component_1_epoch' = 0
          /\ pool_1_before' = (IF (~x2 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0, component_1_bound, component_1_leased,
                          component_1_resident, entry_0, entry_1_leases, entry_1_recorded, entry_1_unreclaimed, entry_1_holders,
@@ -609,32 +564,30 @@ capture_anew_e2 ==
   /\ component_0_resident
   /\ domain_1_turn = -1
   /\ pool_2_state \in {"GONE", "RETIRED"}
-  /\ LET x2 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch)
-     IN
-         \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
-         \* by an earlier failure]--> CAPTURING.
-         /\ entry_2_state \in {"EAGER", "EVICTED", "FAILED"}
-         /\ gate_free
-         /\ component_0_held < 1
-         /\ pool_2_state' = "RECORDING"
-         /\ pool_2_graphs' = 1
-         /\ pool_2_running' = FALSE
-         /\ entry_2_before' = entry_2_state
-         /\ entry_2_noted' = (IF ~x2 THEN component_0_epoch ELSE 0)
-         /\ gate_free' = FALSE
-         /\ entry_2_retiring' = FALSE
-         /\ entry_2_failed' = FALSE
-         /\ component_0_held' = component_0_held + 1
-         /\ domain_1_capturing' = domain_1_capturing + 1
-         /\ entry_2_state' = "CAPTURING"
-         /\ pool_2_before' = "MINTED"
-         /\ component_0_epoch' = (IF ~x2 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x2) THEN entry_0_noted ELSE 0)
-         /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_state, component_0_bound, component_0_leased,
-                         component_0_before, component_0_resident, component_1, entry_0_state, entry_0_leases, entry_0_retiring,
-                         entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed, entry_0_holders, entry_1,
-                         entry_2_leases, entry_2_recorded, entry_2_unreclaimed, entry_2_holders, domain_0, domain_1_turn,
-                         pool_0, pool_1, left_0_0, left_0_1, left_1_0, left_1_1, left_2_2>>
+  \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked by an
+  \* earlier failure]--> CAPTURING.
+  /\ entry_2_state \in {"EAGER", "EVICTED", "FAILED"}
+  /\ gate_free
+  /\ component_0_held < 1
+  /\ pool_2_state' = "RECORDING"
+  /\ pool_2_graphs' = 1
+  /\ pool_2_running' = FALSE
+  /\ entry_2_before' = entry_2_state
+  /\ entry_2_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+  /\ gate_free' = FALSE
+  /\ entry_2_retiring' = FALSE
+  /\ entry_2_failed' = FALSE
+  /\ component_0_held' = component_0_held + 1
+  /\ domain_1_capturing' = domain_1_capturing + 1
+  /\ entry_2_state' = "CAPTURING"
+  /\ pool_2_before' = "MINTED"
+  /\ component_0_epoch' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+  /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN entry_0_noted ELSE 0)
+  /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_state, component_0_bound, component_0_leased,
+                  component_0_before, component_0_resident, component_1, entry_0_state, entry_0_leases, entry_0_retiring,
+                  entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed, entry_0_holders, entry_1,
+                  entry_2_leases, entry_2_recorded, entry_2_unreclaimed, entry_2_holders, domain_0, domain_1_turn, pool_0,
+                  pool_1, left_0_0, left_0_1, left_1_0, left_1_1, left_2_2>>
 
 \* The recording goes to the transaction. It was ordered after the work in flight in the pool, and waited for.
 end_capture_e0 ==
@@ -723,10 +676,7 @@ fail_capture_e0 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
      IN
          \* CAPTURING --capture_fail[capture open & pool not a throwaway]--> FAILED.
          /\ entry_0_state = "CAPTURING"
@@ -741,10 +691,10 @@ fail_capture_e0 ==
          /\ pool_0_state' = (IF (manager_state # "POISONED" \/ pool_0_before = "RECORDING") THEN pool_0_before ELSE "GONE")
          /\ left_0_0_attempts' = (IF manager_state # "POISONED" THEN left_0_0_attempts + 1 ELSE 0)
          /\ left_0_0_running' = (manager_state # "POISONED" /\ (left_0_0_graphs # 0 \/ left_0_0_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
          /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -765,10 +715,7 @@ fail_capture_e1 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_1_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_1_state)
-         x6 == (IF (x2 /\ x4) THEN component_1_state ELSE x5)
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_1_state) ELSE component_1_state)
      IN
          \* CAPTURING --capture_fail[capture open & pool not a throwaway]--> FAILED.
          /\ entry_1_state = "CAPTURING"
@@ -783,10 +730,10 @@ fail_capture_e1 ==
          /\ pool_0_state' = (IF (manager_state # "POISONED" \/ pool_0_before = "RECORDING") THEN pool_0_before ELSE "GONE")
          /\ left_1_0_attempts' = (IF manager_state # "POISONED" THEN left_1_0_attempts + 1 ELSE 0)
          /\ left_1_0_running' = (manager_state # "POISONED" /\ (left_1_0_graphs # 0 \/ left_1_0_attempts # -1) /\ x1)
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_1_bound ELSE 0)
+         /\ component_1_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
          /\ component_1_epoch' = 0
          /\ entry_1_retiring' = FALSE
          /\ entry_1_failed' = FALSE
@@ -804,11 +751,8 @@ fail_capture_e2 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_2_before \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
+         x5 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_2_before \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* CAPTURING --capture_fail[capture open & pool a throwaway]--> before.
          /\ entry_2_state = "CAPTURING"
@@ -823,16 +767,16 @@ fail_capture_e2 ==
          /\ pool_2_state' = (IF (manager_state # "POISONED" \/ pool_2_before = "RECORDING") THEN pool_2_before ELSE "GONE")
          /\ left_2_2_attempts' = (IF manager_state # "POISONED" THEN left_2_2_attempts + 1 ELSE 0)
          /\ left_2_2_running' = (manager_state # "POISONED" /\ (left_2_2_graphs # 0 \/ left_2_2_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x5) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_0_noted ELSE 0)
          /\ entry_2_retiring' = (entry_2_before = "REPLAYING" /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
          /\ entry_2_failed' = (entry_2_before = "REPLAYING" /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
          /\ entry_2_before' = (IF (entry_2_before = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_before \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_2_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_before \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_2_noted ELSE 0)
          /\ pool_2_before' = (IF (pool_2_before = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
          /\ pool_2_running' = (manager_state # "POISONED" /\ pool_2_before # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction_kind, gate_foreign, component_0_leased, component_0_held, component_0_resident,
@@ -964,20 +908,18 @@ commit ==
          \* component: CAPTURING --commit[an entry is left, or all come lazily]--> BOUND
          x19 == ((~x15 \/ ~x16) /\ (~x1 \/ ~x6) /\ component_0_state = "CAPTURING" /\ 0 < x4)
          \* component: BOUND|REPLAYING --commit[]--> state
-         x20 == ((x15 /\ x16) \/ (x1 /\ x6) \/ component_0_state # "CAPTURING" \/ 0 >= x4)
-         x21 == (IF (x18 /\ x19) THEN "BOUND" ELSE x17)
-         x22 == (IF (x18 /\ x20) THEN x17 ELSE x21)
-         x23 == (transaction_kind = "EXPLICIT" /\ ((x8 /\ x13) \/ component_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}))
+         x20 == ((x15 /\ x16) \/ (x1 /\ x6) \/ component_0_state \in {"BOUND", "REPLAYING"})
+         x21 == (IF x18 THEN (IF x19 THEN "BOUND" ELSE x17) ELSE x17)
+         x22 == (transaction_kind = "EXPLICIT" /\ ((x8 /\ x13) \/ component_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}))
          \* component: CAPTURING --commit[an entry is left, or all come lazily]--> BOUND
-         x24 == ((~x8 \/ ~x13) /\ component_1_state = "CAPTURING" /\ 0 < x11)
+         x23 == ((~x8 \/ ~x13) /\ component_1_state = "CAPTURING" /\ 0 < x11)
          \* component: BOUND|REPLAYING --commit[]--> state
-         x25 == ((x8 /\ x13) \/ component_1_state # "CAPTURING" \/ 0 >= x11)
-         x26 == (IF (x23 /\ x24) THEN "BOUND" ELSE x14)
-         x27 == (IF (x23 /\ x25) THEN x14 ELSE x26)
-         x28 == transaction_kind = "EXPLICIT"
-         x29 == (x28 \/ manager_serving)
-         x30 == (IF x28 THEN "SERVING" ELSE manager_state)
-         x31 == (((~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x24 == ((x8 /\ x13) \/ component_1_state \in {"BOUND", "REPLAYING"})
+         x25 == (IF x22 THEN (IF x23 THEN "BOUND" ELSE x14) ELSE x14)
+         x26 == transaction_kind = "EXPLICIT"
+         x27 == (x26 \/ manager_serving)
+         x28 == (IF x26 THEN "SERVING" ELSE manager_state)
+         x29 == (((~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* CAPTURING --bind[transaction holds its recording & transaction commits & epochs still current & pool not a throwaway]-->
          \* BOUND.
@@ -994,32 +936,32 @@ commit ==
          \* EVICTED --lazy_bind[an entry is bound]--> BOUND.
          /\ (~x15 \/ ~x16 \/ ((~x1 \/ ~x6) /\ component_0_state = "EVICTED" /\ 0 < x4)) = TRUE
          \* CAPTURING --commit[an entry is left, or all come lazily]--> BOUND or BOUND|REPLAYING --commit[]--> state.
-         /\ (~x18 \/ ((~x15 \/ ~x16) /\ (~x1 \/ ~x6) /\ component_0_state = "CAPTURING" /\ 0 < x4) \/ (((x15 /\ x16) \/ (x1 /\ x6) \/ component_0_state \in {"BOUND", "REPLAYING"}) /\ ((x15 /\ x16) \/ (x1 /\ x6) \/ component_0_state # "CAPTURING" \/ 0 >= x4))) = TRUE
+         /\ (~x18 \/ x19 \/ x20) = TRUE
          \* CAPTURING --commit[an entry is left, or all come lazily]--> BOUND or BOUND|REPLAYING --commit[]--> state.
-         /\ (~x23 \/ ((~x8 \/ ~x13) /\ component_1_state = "CAPTURING" /\ 0 < x11) \/ (((x8 /\ x13) \/ component_1_state \in {"BOUND", "REPLAYING"}) /\ ((x8 /\ x13) \/ component_1_state # "CAPTURING" \/ 0 >= x11))) = TRUE
+         /\ (~x22 \/ x23 \/ x24) = TRUE
          \* CAPTURING --commit[]--> SERVING.
-         /\ (~x28 \/ manager_state = "CAPTURING") = TRUE
+         /\ (~x26 \/ manager_state = "CAPTURING") = TRUE
          /\ entry_0_recorded' = x2
          /\ domain_0_capturing' = x10
          /\ component_0_bound' = x4
          /\ entry_0_state' = x5
-         /\ component_0_state' = x22
+         /\ component_0_state' = x21
          /\ entry_1_recorded' = x9
          /\ component_1_bound' = x11
          /\ entry_1_state' = x12
-         /\ component_1_state' = x27
-         /\ manager_serving' = x29
-         /\ manager_state' = x30
+         /\ component_1_state' = x25
+         /\ manager_serving' = x27
+         /\ manager_state' = x28
          /\ transaction_kind' = "NONE"
-         /\ manager_before' = (IF (~x28 /\ manager_state = "CAPTURING") THEN manager_before ELSE "PREPARED")
-         /\ component_0_before' = (IF x22 = "CAPTURING" THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x31 THEN component_0_epoch ELSE 0)
-         /\ component_1_before' = (IF x27 = "CAPTURING" THEN component_1_before ELSE "EAGER")
+         /\ manager_before' = (IF (~x26 /\ manager_state = "CAPTURING") THEN manager_before ELSE "PREPARED")
+         /\ component_0_before' = (IF x21 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x29 THEN component_0_epoch ELSE 0)
+         /\ component_1_before' = (IF x25 = "CAPTURING" THEN component_1_before ELSE "EAGER")
          /\ component_1_epoch' = (IF ((x8 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ entry_1_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
          /\ entry_0_retiring' = (~x1 /\ entry_0_state = "REPLAYING" /\ entry_0_retiring)
          /\ entry_0_failed' = (~x1 /\ entry_0_state = "REPLAYING" /\ entry_0_failed)
          /\ entry_0_before' = (IF (~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_0_noted ELSE 0)
+         /\ entry_0_noted' = (IF ((x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x29) THEN entry_0_noted ELSE 0)
          /\ entry_1_retiring' = (~x8 /\ entry_1_state = "REPLAYING" /\ entry_1_retiring)
          /\ entry_1_failed' = (~x8 /\ entry_1_state = "REPLAYING" /\ entry_1_failed)
          /\ entry_1_before' = (IF (~x8 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
@@ -1027,7 +969,7 @@ commit ==
          /\ entry_2_retiring' = (entry_2_state = "REPLAYING" /\ entry_2_retiring)
          /\ entry_2_failed' = (entry_2_state = "REPLAYING" /\ entry_2_failed)
          /\ entry_2_before' = (IF entry_2_state = "CAPTURING" THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_2_noted ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x29) THEN entry_2_noted ELSE 0)
          /\ pool_0_before' = (IF pool_0_state = "RECORDING" THEN pool_0_before ELSE "MINTED")
          /\ pool_0_running' = (pool_0_state # "GONE" /\ pool_0_running)
          /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
@@ -1057,154 +999,139 @@ abort ==
          \* entry: CAPTURING --abort[recorded]--> before
          x2 == (entry_0_state = "CAPTURING" /\ entry_0_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x3 == (entry_0_state # "CAPTURING" \/ ~entry_0_recorded)
-         x4 == (IF (x1 /\ x2) THEN domain_0_capturing - 1 ELSE domain_0_capturing)
-         x5 == (IF (x1 /\ x2) THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x6 == ((~x1 \/ ~x2) /\ entry_0_recorded)
-         x7 == (IF (x1 /\ x2) THEN entry_0_before ELSE entry_0_state)
-         x8 == (IF (x1 /\ x3) THEN domain_0_capturing - 1 ELSE x4)
-         x9 == (IF (x1 /\ x3) THEN entry_0_unreclaimed + 1 ELSE x5)
-         x10 == ((x1 /\ x3) \/ gate_free)
-         x11 == (IF (x1 /\ x3) THEN entry_0_before ELSE x7)
-         x12 == (IF x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x13 == ((x1 /\ pool_0_running) \/ left_0_0_running)
-         x14 == entry_1_state = "CAPTURING"
+         x3 == (entry_0_state = "CAPTURING" /\ ~entry_0_recorded)
+         x4 == (IF x1 THEN domain_0_capturing - 1 ELSE domain_0_capturing)
+         x5 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
+         x6 == (IF x1 THEN (~x2 /\ entry_0_recorded) ELSE entry_0_recorded)
+         x7 == (IF x1 THEN entry_0_before ELSE entry_0_state)
+         x8 == (IF x1 THEN (~x2 \/ gate_free) ELSE gate_free)
+         x9 == (IF x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x1 /\ pool_0_running) \/ left_0_0_running)
+         x11 == entry_1_state = "CAPTURING"
          \* entry: CAPTURING --abort[recorded]--> before
-         x15 == (entry_1_state = "CAPTURING" /\ entry_1_recorded)
+         x12 == (entry_1_state = "CAPTURING" /\ entry_1_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x16 == (entry_1_state # "CAPTURING" \/ ~entry_1_recorded)
-         x17 == (IF (x14 /\ x15) THEN x8 - 1 ELSE x8)
-         x18 == (IF (x14 /\ x15) THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x19 == ((~x14 \/ ~x15) /\ entry_1_recorded)
-         x20 == (IF (x14 /\ x15) THEN entry_1_before ELSE entry_1_state)
-         x21 == (IF (x14 /\ x16) THEN x8 - 1 ELSE x17)
-         x22 == (IF (x14 /\ x16) THEN entry_1_unreclaimed + 1 ELSE x18)
-         x23 == ((x14 /\ x16) \/ x10)
-         x24 == (IF (x14 /\ x16) THEN entry_1_before ELSE x20)
-         x25 == (IF x14 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x14 /\ pool_0_running) \/ left_1_0_running)
-         x27 == entry_2_state = "CAPTURING"
+         x13 == (entry_1_state = "CAPTURING" /\ ~entry_1_recorded)
+         x14 == (IF x11 THEN x4 - 1 ELSE x4)
+         x15 == (IF x11 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x16 == (IF x11 THEN (~x12 /\ entry_1_recorded) ELSE entry_1_recorded)
+         x17 == (IF x11 THEN entry_1_before ELSE entry_1_state)
+         x18 == (IF x11 THEN (~x12 \/ x8) ELSE x8)
+         x19 == (IF x11 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x20 == ((x11 /\ pool_0_running) \/ left_1_0_running)
+         x21 == entry_2_state = "CAPTURING"
          \* entry: CAPTURING --abort[recorded]--> before
-         x28 == (entry_2_state = "CAPTURING" /\ entry_2_recorded)
+         x22 == (entry_2_state = "CAPTURING" /\ entry_2_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x29 == (entry_2_state # "CAPTURING" \/ ~entry_2_recorded)
-         x30 == (IF (x27 /\ x28) THEN domain_1_capturing - 1 ELSE domain_1_capturing)
-         x31 == (IF (x27 /\ x28) THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x32 == ((~x27 \/ ~x28) /\ entry_2_recorded)
-         x33 == (IF (x27 /\ x28) THEN entry_2_before ELSE entry_2_state)
-         x34 == (IF (x27 /\ x29) THEN domain_1_capturing - 1 ELSE x30)
-         x35 == (IF (x27 /\ x29) THEN entry_2_unreclaimed + 1 ELSE x31)
-         x36 == ((x27 /\ x29) \/ x23)
-         x37 == (IF (x27 /\ x29) THEN entry_2_before ELSE x33)
-         x38 == (IF x27 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x39 == ((x27 /\ pool_2_running) \/ left_2_2_running)
-         x40 == (transaction_kind = "EXPLICIT" /\ component_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})
+         x23 == (entry_2_state = "CAPTURING" /\ ~entry_2_recorded)
+         x24 == (IF x21 THEN domain_1_capturing - 1 ELSE domain_1_capturing)
+         x25 == (IF x21 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x26 == (IF x21 THEN (~x22 /\ entry_2_recorded) ELSE entry_2_recorded)
+         x27 == (IF x21 THEN entry_2_before ELSE entry_2_state)
+         x28 == (IF x21 THEN (~x22 \/ x18) ELSE x18)
+         x29 == (IF x21 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x30 == ((x21 /\ pool_2_running) \/ left_2_2_running)
+         x31 == (transaction_kind = "EXPLICIT" /\ component_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})
          \* component: CAPTURING --abort[]--> before
-         x41 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --abort[]--> state
-         x42 == component_0_state # "CAPTURING"
-         x43 == (IF (x40 /\ x41) THEN component_0_before ELSE component_0_state)
-         x44 == (IF (x40 /\ x42) THEN component_0_state ELSE x43)
-         x45 == (transaction_kind = "EXPLICIT" /\ component_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})
+         x32 == component_0_state = "CAPTURING"
+         x33 == (IF x31 THEN (IF x32 THEN component_0_before ELSE component_0_state) ELSE component_0_state)
+         x34 == (transaction_kind = "EXPLICIT" /\ component_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})
          \* component: CAPTURING --abort[]--> before
-         x46 == component_1_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --abort[]--> state
-         x47 == component_1_state # "CAPTURING"
-         x48 == (IF (x45 /\ x46) THEN component_1_before ELSE component_1_state)
-         x49 == (IF (x45 /\ x47) THEN component_1_state ELSE x48)
+         x35 == component_1_state = "CAPTURING"
+         x36 == (IF x34 THEN (IF x35 THEN component_1_before ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x50 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF x11 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x24 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x51 == (IF x50 THEN "RETIRED" ELSE pool_0_state)
+         x37 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF x7 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x17 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x38 == (IF x37 THEN "RETIRED" ELSE pool_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x52 == (pool_2_state \in {"LIVE", "MINTED"} /\ x37 \notin {"BOUND", "CAPTURING", "REPLAYING"})
-         x53 == (IF x52 THEN "RETIRED" ELSE pool_2_state)
-         x54 == transaction_kind = "EXPLICIT"
+         x39 == (pool_2_state \in {"LIVE", "MINTED"} /\ x27 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x40 == (IF x39 THEN "RETIRED" ELSE pool_2_state)
+         x41 == transaction_kind = "EXPLICIT"
          \* manager: CAPTURING --fail[]--> before
-         x55 == manager_state = "CAPTURING"
-         x56 == (IF (x54 /\ x55) THEN manager_before ELSE manager_state)
-         x57 == transaction_kind # "PROFILE"
-         x58 == (IF x57 THEN "NONE" ELSE transaction_kind)
-         x59 == (~x57 /\ transaction_kind = "PROFILE")
-         x60 == (IF x59 THEN "CLEARING" ELSE x58)
-         x61 == ((x11 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x37 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x42 == manager_state = "CAPTURING"
+         x43 == (IF x41 THEN (IF x42 THEN manager_before ELSE manager_state) ELSE manager_state)
+         x44 == transaction_kind # "PROFILE"
+         x45 == (IF x44 THEN "NONE" ELSE transaction_kind)
+         x46 == (~x44 /\ transaction_kind = "PROFILE")
+         x47 == (IF x46 THEN "CLEARING" ELSE x45)
+         x48 == ((x7 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x27 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x1 \/ (entry_0_state = "CAPTURING" /\ entry_0_recorded) \/ (entry_0_state = "CAPTURING" /\ ~entry_0_recorded)) = TRUE
+         /\ (~x1 \/ x2 \/ x3) = TRUE
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x14 \/ (entry_1_state = "CAPTURING" /\ entry_1_recorded) \/ (entry_1_state = "CAPTURING" /\ ~entry_1_recorded)) = TRUE
+         /\ (~x11 \/ x12 \/ x13) = TRUE
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x27 \/ (entry_2_state = "CAPTURING" /\ entry_2_recorded) \/ (entry_2_state = "CAPTURING" /\ ~entry_2_recorded)) = TRUE
+         /\ (~x21 \/ x22 \/ x23) = TRUE
          \* CAPTURING --abort[]--> before or BOUND|REPLAYING --abort[]--> state.
-         /\ (~x40 \/ component_0_state = "CAPTURING" \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")) = TRUE
+         /\ (~x31 \/ x32 \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          \* CAPTURING --abort[]--> before or BOUND|REPLAYING --abort[]--> state.
-         /\ (~x45 \/ component_1_state = "CAPTURING" \/ (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state # "CAPTURING")) = TRUE
-         /\ domain_0_capturing' = x21
-         /\ entry_0_unreclaimed' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ (x56 # "POISONED" /\ ((x12 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ (~x34 \/ x35 \/ component_1_state \in {"BOUND", "REPLAYING"}) = TRUE
+         /\ domain_0_capturing' = x14
+         /\ entry_0_unreclaimed' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ (x43 # "POISONED" /\ ((x9 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x5 ELSE 0)
          /\ entry_0_recorded' = x6
-         /\ entry_0_state' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ x11 \in {"CAPTURING", "REPLAYING"}) THEN x11 ELSE "EAGER")
-         /\ gate_free' = x36
-         /\ left_0_0_graphs' = (IF x56 # "POISONED" THEN x12 ELSE 0)
-         /\ left_0_0_running' = (x56 # "POISONED" /\ (x12 # 0 \/ left_0_0_attempts # 0) /\ x13)
-         /\ entry_1_unreclaimed' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ (x56 # "POISONED" /\ ((x25 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x22 ELSE 0)
-         /\ entry_1_recorded' = x19
-         /\ entry_1_state' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ x24 \in {"CAPTURING", "REPLAYING"}) THEN x24 ELSE "EAGER")
-         /\ left_1_0_graphs' = (IF x56 # "POISONED" THEN x25 ELSE 0)
-         /\ left_1_0_running' = (x56 # "POISONED" /\ (x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ domain_1_capturing' = x34
-         /\ entry_2_unreclaimed' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ (x56 # "POISONED" /\ (x38 + left_2_2_attempts) # 0)) THEN x35 ELSE 0)
-         /\ entry_2_recorded' = x32
-         /\ entry_2_state' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ x37 \in {"CAPTURING", "REPLAYING"}) THEN x37 ELSE "EAGER")
-         /\ left_2_2_graphs' = (IF x56 # "POISONED" THEN x38 ELSE 0)
-         /\ left_2_2_running' = (x56 # "POISONED" /\ (x38 # 0 \/ left_2_2_attempts # 0) /\ x39)
-         /\ component_0_state' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ x44 \in {"CAPTURING", "REPLAYING"}) THEN x44 ELSE "EAGER")
-         /\ component_1_state' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ x49 \in {"CAPTURING", "REPLAYING"}) THEN x49 ELSE "EAGER")
-         /\ pool_0_state' = (IF (x56 # "POISONED" \/ (~x50 /\ pool_0_state = "RECORDING")) THEN x51 ELSE "GONE")
-         /\ pool_2_state' = (IF (x56 # "POISONED" \/ (~x52 /\ pool_2_state = "RECORDING")) THEN x53 ELSE "GONE")
-         /\ manager_state' = x56
-         /\ transaction_kind' = x60
-         /\ manager_before' = (IF x56 = "CAPTURING" THEN manager_before ELSE "PREPARED")
-         /\ transaction_failed' = (~x59 /\ ~x57 /\ x56 # "POISONED" /\ transaction_failed)
-         /\ component_0_bound' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ x44 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x44 = "CAPTURING" /\ x56 \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_held' = (IF x56 \notin {"CLOSED", "POISONED"} THEN component_0_held ELSE 0)
-         /\ component_0_epoch' = (IF (x56 \notin {"CLOSED", "POISONED"} /\ ~x61) THEN component_0_epoch ELSE 0)
-         /\ component_0_resident' = (x56 \in {"CLOSED", "POISONED"} \/ component_0_resident)
-         /\ component_1_bound' = (IF (x56 \notin {"CLOSED", "POISONED"} \/ x49 = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (x49 = "CAPTURING" /\ x56 \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_held' = (IF x56 \notin {"CLOSED", "POISONED"} THEN component_1_held ELSE 0)
-         /\ component_1_epoch' = (IF (x56 \notin {"CLOSED", "POISONED"} /\ x24 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
-         /\ component_1_resident' = (x56 \in {"CLOSED", "POISONED"} \/ component_1_resident)
-         /\ entry_0_retiring' = (x11 = "REPLAYING" /\ x56 \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = (x11 = "REPLAYING" /\ x56 \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (x11 = "CAPTURING" /\ x56 \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (x56 \notin {"CLOSED", "POISONED"} /\ x11 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x61) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (x24 = "REPLAYING" /\ x56 \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = (x24 = "REPLAYING" /\ x56 \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (x24 = "CAPTURING" /\ x56 \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (x56 \notin {"CLOSED", "POISONED"} /\ x24 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ x24 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_1_epoch) THEN entry_1_noted ELSE 0)
-         /\ entry_2_retiring' = (x37 = "REPLAYING" /\ x56 \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_failed' = (x37 = "REPLAYING" /\ x56 \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
-         /\ entry_2_before' = (IF (x37 = "CAPTURING" /\ x56 \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (x56 \notin {"CLOSED", "POISONED"} /\ x37 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x61) THEN entry_2_noted ELSE 0)
-         /\ pool_0_graphs' = (IF x56 # "POISONED" THEN pool_0_graphs ELSE 0)
-         /\ pool_0_before' = (IF (~x50 /\ pool_0_state = "RECORDING" /\ x56 # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (x56 # "POISONED" /\ (x50 \/ pool_0_state # "GONE") /\ pool_0_running)
-         /\ pool_1_state' = (IF (x56 # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
-         /\ pool_1_graphs' = (IF x56 # "POISONED" THEN pool_1_graphs ELSE 0)
-         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ x56 # "POISONED") THEN pool_1_before ELSE "MINTED")
-         /\ pool_1_running' = (x56 # "POISONED" /\ pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_graphs' = (IF x56 # "POISONED" THEN pool_2_graphs ELSE 0)
-         /\ pool_2_before' = (IF (~x52 /\ pool_2_state = "RECORDING" /\ x56 # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (x56 # "POISONED" /\ (x52 \/ pool_2_state # "GONE") /\ pool_2_running)
-         /\ left_0_0_attempts' = (IF x56 # "POISONED" THEN left_0_0_attempts ELSE 0)
-         /\ left_0_1_graphs' = (IF x56 # "POISONED" THEN left_0_1_graphs ELSE 0)
-         /\ left_0_1_attempts' = (IF x56 # "POISONED" THEN left_0_1_attempts ELSE 0)
-         /\ left_0_1_running' = (x56 # "POISONED" /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
-         /\ left_1_0_attempts' = (IF x56 # "POISONED" THEN left_1_0_attempts ELSE 0)
-         /\ left_1_1_graphs' = (IF x56 # "POISONED" THEN left_1_1_graphs ELSE 0)
-         /\ left_1_1_attempts' = (IF x56 # "POISONED" THEN left_1_1_attempts ELSE 0)
-         /\ left_1_1_running' = (x56 # "POISONED" /\ (left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
-         /\ left_2_2_attempts' = (IF x56 # "POISONED" THEN left_2_2_attempts ELSE 0)
+         /\ entry_0_state' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ x7 \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
+         /\ gate_free' = x28
+         /\ left_0_0_graphs' = (IF x43 # "POISONED" THEN x9 ELSE 0)
+         /\ left_0_0_running' = (x43 # "POISONED" /\ (x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ entry_1_unreclaimed' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ (x43 # "POISONED" /\ ((x19 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x15 ELSE 0)
+         /\ entry_1_recorded' = x16
+         /\ entry_1_state' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ x17 \in {"CAPTURING", "REPLAYING"}) THEN x17 ELSE "EAGER")
+         /\ left_1_0_graphs' = (IF x43 # "POISONED" THEN x19 ELSE 0)
+         /\ left_1_0_running' = (x43 # "POISONED" /\ (x19 # 0 \/ left_1_0_attempts # 0) /\ x20)
+         /\ domain_1_capturing' = x24
+         /\ entry_2_unreclaimed' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ (x43 # "POISONED" /\ (x29 + left_2_2_attempts) # 0)) THEN x25 ELSE 0)
+         /\ entry_2_recorded' = x26
+         /\ entry_2_state' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ x27 \in {"CAPTURING", "REPLAYING"}) THEN x27 ELSE "EAGER")
+         /\ left_2_2_graphs' = (IF x43 # "POISONED" THEN x29 ELSE 0)
+         /\ left_2_2_running' = (x43 # "POISONED" /\ (x29 # 0 \/ left_2_2_attempts # 0) /\ x30)
+         /\ component_0_state' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ x33 \in {"CAPTURING", "REPLAYING"}) THEN x33 ELSE "EAGER")
+         /\ component_1_state' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ x36 \in {"CAPTURING", "REPLAYING"}) THEN x36 ELSE "EAGER")
+         /\ pool_0_state' = (IF (x43 # "POISONED" \/ (~x37 /\ pool_0_state = "RECORDING")) THEN x38 ELSE "GONE")
+         /\ pool_2_state' = (IF (x43 # "POISONED" \/ (~x39 /\ pool_2_state = "RECORDING")) THEN x40 ELSE "GONE")
+         /\ manager_state' = x43
+         /\ transaction_kind' = x47
+         /\ manager_before' = (IF x43 = "CAPTURING" THEN manager_before ELSE "PREPARED")
+         /\ transaction_failed' = (~x46 /\ ~x44 /\ x43 # "POISONED" /\ transaction_failed)
+         /\ component_0_bound' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ x33 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x33 = "CAPTURING" /\ x43 \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_held' = (IF x43 \notin {"CLOSED", "POISONED"} THEN component_0_held ELSE 0)
+         /\ component_0_epoch' = (IF (x43 \notin {"CLOSED", "POISONED"} /\ ~x48) THEN component_0_epoch ELSE 0)
+         /\ component_0_resident' = (x43 \in {"CLOSED", "POISONED"} \/ component_0_resident)
+         /\ component_1_bound' = (IF (x43 \notin {"CLOSED", "POISONED"} \/ x36 = "REPLAYING") THEN component_1_bound ELSE 0)
+         /\ component_1_before' = (IF (x36 = "CAPTURING" /\ x43 \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_held' = (IF x43 \notin {"CLOSED", "POISONED"} THEN component_1_held ELSE 0)
+         /\ component_1_epoch' = (IF (x43 \notin {"CLOSED", "POISONED"} /\ x17 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
+         /\ component_1_resident' = (x43 \in {"CLOSED", "POISONED"} \/ component_1_resident)
+         /\ entry_0_retiring' = (x7 = "REPLAYING" /\ x43 \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (x7 = "REPLAYING" /\ x43 \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = (IF (x7 = "CAPTURING" /\ x43 \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (x43 \notin {"CLOSED", "POISONED"} /\ x7 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x48) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x17 = "REPLAYING" /\ x43 \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (x17 = "REPLAYING" /\ x43 \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = (IF (x17 = "CAPTURING" /\ x43 \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (x43 \notin {"CLOSED", "POISONED"} /\ x17 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ x17 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_1_epoch) THEN entry_1_noted ELSE 0)
+         /\ entry_2_retiring' = (x27 = "REPLAYING" /\ x43 \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_failed' = (x27 = "REPLAYING" /\ x43 \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
+         /\ entry_2_before' = (IF (x27 = "CAPTURING" /\ x43 \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (x43 \notin {"CLOSED", "POISONED"} /\ x27 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x48) THEN entry_2_noted ELSE 0)
+         /\ pool_0_graphs' = (IF x43 # "POISONED" THEN pool_0_graphs ELSE 0)
+         /\ pool_0_before' = (IF (~x37 /\ pool_0_state = "RECORDING" /\ x43 # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x43 # "POISONED" /\ (x37 \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ pool_1_state' = (IF (x43 # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
+         /\ pool_1_graphs' = (IF x43 # "POISONED" THEN pool_1_graphs ELSE 0)
+         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ x43 # "POISONED") THEN pool_1_before ELSE "MINTED")
+         /\ pool_1_running' = (x43 # "POISONED" /\ pool_1_state # "GONE" /\ pool_1_running)
+         /\ pool_2_graphs' = (IF x43 # "POISONED" THEN pool_2_graphs ELSE 0)
+         /\ pool_2_before' = (IF (~x39 /\ pool_2_state = "RECORDING" /\ x43 # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x43 # "POISONED" /\ (x39 \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_0_0_attempts' = (IF x43 # "POISONED" THEN left_0_0_attempts ELSE 0)
+         /\ left_0_1_graphs' = (IF x43 # "POISONED" THEN left_0_1_graphs ELSE 0)
+         /\ left_0_1_attempts' = (IF x43 # "POISONED" THEN left_0_1_attempts ELSE 0)
+         /\ left_0_1_running' = (x43 # "POISONED" /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
+         /\ left_1_0_attempts' = (IF x43 # "POISONED" THEN left_1_0_attempts ELSE 0)
+         /\ left_1_1_graphs' = (IF x43 # "POISONED" THEN left_1_1_graphs ELSE 0)
+         /\ left_1_1_attempts' = (IF x43 # "POISONED" THEN left_1_1_attempts ELSE 0)
+         /\ left_1_1_running' = (x43 # "POISONED" /\ (left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
+         /\ left_2_2_attempts' = (IF x43 # "POISONED" THEN left_2_2_attempts ELSE 0)
          /\ UNCHANGED <<manager_serving, gate_foreign, component_0_leased, component_1_leased, entry_0_leases, entry_0_holders,
                          entry_1_leases, entry_1_holders, entry_2_leases, entry_2_holders, domain_0_turn, domain_1_turn>>
 
@@ -1290,34 +1217,30 @@ acquire_e0 ==
   /\ LET x1 == (entry_0_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_0_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_0_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_0_leases + 1 ELSE entry_0_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x6 == (IF x2 THEN entry_0_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_0_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch /\ ~entry_0_retiring /\ ~entry_0_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == (((~x2 /\ ~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == (entry_0_noted = component_0_epoch /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_0_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch) \/ (entry_0_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_0_noted # component_0_epoch))) = TRUE
-         /\ entry_0_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_0_leases' = entry_0_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_0_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_0_holders' = entry_0_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = ((x2 \/ x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = ((x2 \/ x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_2_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_2_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_recorded,
                          entry_0_unreclaimed, entry_1, entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed,
                          entry_2_recorded, entry_2_before, entry_2_unreclaimed, entry_2_holders, domain_0, domain_1, pool_0,
@@ -1332,33 +1255,28 @@ acquire_e1 ==
   /\ LET x1 == (entry_1_state = "BOUND" /\ manager_serving /\ component_1_resident /\ entry_1_noted = component_1_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_1_state # "BOUND" \/ ~manager_serving \/ ~component_1_resident \/ entry_1_noted # component_1_epoch)
-         x3 == (IF x1 THEN entry_1_leases + 1 ELSE entry_1_leases)
-         x4 == (IF x1 THEN component_1_leased + 1 ELSE component_1_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x6 == (IF x2 THEN entry_1_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_1_state = "REPLAYING" /\ manager_serving /\ component_1_resident /\ entry_1_noted = component_1_epoch /\ ~entry_1_retiring /\ ~entry_1_failed)
+         x3 == (IF x1 THEN component_1_leased + 1 ELSE component_1_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_1_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_1_state)
-         x10 == ((~x2 /\ ~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_1_epoch)
+         x4 == (component_1_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_1_state)
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_1_state = "BOUND" /\ manager_serving /\ component_1_resident /\ entry_1_noted = component_1_epoch) \/ (entry_1_state = "REPLAYING" /\ manager_serving /\ component_1_resident /\ entry_1_noted = component_1_epoch /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "BOUND" \/ ~manager_serving \/ ~component_1_resident \/ entry_1_noted # component_1_epoch))) = TRUE
-         /\ entry_1_leases' = x6
-         /\ component_1_leased' = x4
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_1_leases' = entry_1_leases + 1
+         /\ component_1_leased' = x3
+         /\ entry_1_state' = "REPLAYING"
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_1_holders' = entry_1_holders + 1
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_1_state = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (~x8 /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_1_epoch ELSE 0)
-         /\ entry_1_retiring' = ((x2 \/ x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = ((x2 \/ x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_1_noted ELSE 0)
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_1_state = "REPLAYING") THEN component_1_bound ELSE 0)
+         /\ component_1_before' = (IF (~x4 /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
+         /\ entry_1_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_noted # component_1_epoch) THEN entry_1_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0, component_1_held, component_1_resident, entry_0,
                          entry_1_recorded, entry_1_unreclaimed, entry_2, domain_0, domain_1, pool_0, pool_1, pool_2, left_0_0,
                          left_0_1, left_1_0, left_1_1, left_2_2>>
@@ -1372,34 +1290,30 @@ acquire_e2 ==
   /\ LET x1 == (entry_2_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_2_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_2_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_2_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_2_leases + 1 ELSE entry_2_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_2_state)
-         x6 == (IF x2 THEN entry_2_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_2_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_2_noted = component_0_epoch /\ ~entry_2_retiring /\ ~entry_2_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x2 /\ ~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ entry_2_noted = component_0_epoch)
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_2_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_2_noted = component_0_epoch) \/ (entry_2_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_2_noted = component_0_epoch /\ ~entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_2_noted # component_0_epoch))) = TRUE
-         /\ entry_2_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_2_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_2_leases' = entry_2_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_2_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_2_holders' = entry_2_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_2_retiring' = ((x2 \/ x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_failed' = ((x2 \/ x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x2 /\ ~x1 /\ entry_2_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_2_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_2_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
+         /\ entry_2_before' = "EAGER"
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_2_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1, entry_2_recorded, entry_2_unreclaimed, domain_0,
@@ -1471,55 +1385,49 @@ fail_launch_e0 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases)
-         x3 == (IF x1 THEN entry_0_leases - 1 ELSE entry_0_leases)
-         x4 == (x1 \/ entry_0_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_0_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x14 == ((x12 /\ pool_0_running) \/ left_0_0_running)
+         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1)
+         x3 == (IF x1 THEN entry_0_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_0_unreclaimed ELSE entry_0_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x9 == ((~x1 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x2 /\ (x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_0_state)
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF x1 THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((x2 \/ (~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((~x1 \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_0_turn' = -1
-         /\ entry_0_leases' = x6
-         /\ entry_0_failed' = (~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x13 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ entry_0_leases' = x3
+         /\ entry_0_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x8 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x7 ELSE 0)
          /\ entry_0_holders' = entry_0_holders - 1
-         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_0_0_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = (~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_0_0_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_recorded,
                          entry_1, entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed, entry_2_recorded,
                          entry_2_before, entry_2_unreclaimed, entry_2_holders, domain_0_capturing, domain_1, pool_0_graphs,
@@ -1531,54 +1439,47 @@ fail_launch_e1 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases)
-         x3 == (IF x1 THEN entry_1_leases - 1 ELSE entry_1_leases)
-         x4 == (x1 \/ entry_1_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_1_leased - 1 ELSE component_1_leased)
-         x8 == (IF x2 THEN component_1_bound - 1 ELSE component_1_bound)
-         x9 == (IF x2 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_1_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x14 == ((x12 /\ pool_0_running) \/ left_1_0_running)
+         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1)
+         x3 == (IF x1 THEN entry_1_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_1_leased ELSE component_1_leased - 1)
+         x6 == (IF x1 THEN component_1_bound ELSE component_1_bound - 1)
+         x7 == (IF x1 THEN entry_1_unreclaimed ELSE entry_1_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x9 == ((~x1 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_1_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_1_state)
+         x10 == (component_1_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF (~x2 /\ (x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_0_state)
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x1 THEN 1 ELSE 0)) = 0)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_1_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_1_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_1_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == (x2 \/ (~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_1_epoch)
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_0_turn' = -1
-         /\ entry_1_leases' = x6
-         /\ entry_1_failed' = (~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_1_leased' = x7
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_1_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x13 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ entry_1_leases' = x3
+         /\ entry_1_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_1_leased' = x5
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x8 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x7 ELSE 0)
          /\ entry_1_holders' = entry_1_holders - 1
-         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_1_0_attempts # 0) /\ x14)
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_1_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_1_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_1_epoch ELSE 0)
-         /\ entry_1_retiring' = (~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_before' = (IF (~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_1_0_attempts # 0) /\ x9)
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_1_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ entry_1_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
+         /\ entry_1_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ x1 /\ entry_1_noted # component_1_epoch) THEN entry_1_noted ELSE 0)
+         /\ pool_0_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0, component_1_held, component_1_resident, entry_0,
                          entry_1_recorded, entry_2, domain_0_capturing, domain_1, pool_0_graphs, pool_1, pool_2, left_0_0,
                          left_0_1, left_1_0_attempts, left_1_1, left_2_2>>
@@ -1589,55 +1490,49 @@ fail_launch_e2 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases)
-         x3 == (IF x1 THEN entry_2_leases - 1 ELSE entry_2_leases)
-         x4 == (x1 \/ entry_2_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_2_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_2_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x14 == ((x12 /\ pool_2_running) \/ left_2_2_running)
+         x2 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1)
+         x3 == (IF x1 THEN entry_2_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_2_unreclaimed ELSE entry_2_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x9 == ((~x1 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x2 \/ (~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_2_state)
+         x12 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x1)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x2 \/ (~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (~x1 \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_2_state = "REPLAYING" /\ 1 < entry_2_leases) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_1_turn' = -1
-         /\ entry_2_leases' = x6
-         /\ entry_2_failed' = (~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_2_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x13 + left_2_2_attempts) # 0)) THEN x9 ELSE 0)
+         /\ entry_2_leases' = x3
+         /\ entry_2_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x8 + left_2_2_attempts) # 0)) THEN x7 ELSE 0)
          /\ entry_2_holders' = entry_2_holders - 1
-         /\ left_2_2_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_2_2_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_2_2_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_2_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_2_retiring' = (~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_before' = (IF (~x2 /\ ~x1 /\ entry_2_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_2_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x12 \/ ~x17) /\ pool_2_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_2_2_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_2_2_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_2_2_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_2_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_before' = "EAGER"
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_2_noted ELSE 0)
+         /\ pool_2_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1, entry_2_recorded, domain_0, domain_1_capturing, pool_0,
@@ -1649,66 +1544,55 @@ release_e0 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases))
+         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed))
+         x3 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed \/ (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ ~entry_0_retiring \/ entry_0_failed \/ (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed)))
-         x5 == (IF x1 THEN entry_0_leases - 1 ELSE entry_0_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_0_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_0_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x22 == ((x20 /\ pool_0_running) \/ left_0_0_running)
+         x4 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_failed)
+         x5 == (IF x1 THEN entry_0_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_0_unreclaimed ELSE (IF x2 THEN entry_0_unreclaimed ELSE entry_0_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x12 == ((x10 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_0_state)
+         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x1 \/ x2) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == (((~x1 /\ ~x2) \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases)) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed)) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ ~entry_0_retiring \/ entry_0_failed))) = TRUE
-         /\ entry_0_leases' = x15
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x21 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_0_leases' = x5
+         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x11 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
          /\ entry_0_holders' = entry_0_holders - 1
-         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_0_0_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_0_0_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_recorded,
                          entry_1, entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed, entry_2_recorded,
                          entry_2_before, entry_2_unreclaimed, entry_2_holders, domain_0, domain_1, pool_0_graphs, pool_1,
@@ -1720,65 +1604,53 @@ release_e1 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases))
+         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed))
+         x3 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed \/ (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ ~entry_1_retiring \/ entry_1_failed \/ (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed)))
-         x5 == (IF x1 THEN entry_1_leases - 1 ELSE entry_1_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_1_leased - 1 ELSE component_1_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_1_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_1_bound - 1 ELSE component_1_bound)
-         x13 == (IF x3 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_1_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_1_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_1_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_1_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x22 == ((x20 /\ pool_0_running) \/ left_1_0_running)
+         x4 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_failed)
+         x5 == (IF x1 THEN entry_1_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_1_leased ELSE component_1_leased - 1)
+         x8 == (IF x1 THEN component_1_bound ELSE (IF x2 THEN component_1_bound ELSE component_1_bound - 1))
+         x9 == (IF x1 THEN entry_1_unreclaimed ELSE (IF x2 THEN entry_1_unreclaimed ELSE entry_1_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x12 == ((x10 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_1_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_1_state)
+         x13 == (component_1_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF (~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_0_state)
+         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF (x1 \/ x2) THEN 1 ELSE 0)) = 0)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_1_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_1_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_1_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_1_epoch)
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases)) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed)) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ ~entry_1_retiring \/ entry_1_failed))) = TRUE
-         /\ entry_1_leases' = x15
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_1_leased' = x16
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_1_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x21 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_1_leases' = x5
+         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_1_leased' = x7
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x11 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x9 ELSE 0)
          /\ entry_1_holders' = entry_1_holders - 1
-         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_1_0_attempts # 0) /\ x22)
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_1_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_1_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_1_epoch ELSE 0)
-         /\ entry_1_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_1_0_attempts # 0) /\ x12)
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_1_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ entry_1_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
+         /\ entry_1_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ (x1 \/ x2) /\ entry_1_noted # component_1_epoch) THEN entry_1_noted ELSE 0)
+         /\ pool_0_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0, component_1_held, component_1_resident, entry_0,
                          entry_1_recorded, entry_2, domain_0, domain_1, pool_0_graphs, pool_1, pool_2, left_0_0, left_0_1,
                          left_1_0_attempts, left_1_1, left_2_2>>
@@ -1789,66 +1661,55 @@ release_e2 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases))
+         x2 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed))
+         x3 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_retiring /\ ~entry_2_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed \/ (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases)) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ ~entry_2_retiring \/ entry_2_failed \/ (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed)))
-         x5 == (IF x1 THEN entry_2_leases - 1 ELSE entry_2_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_2_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_2_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_2_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x22 == ((x20 /\ pool_2_running) \/ left_2_2_running)
+         x4 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_failed)
+         x5 == (IF x1 THEN entry_2_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_2_unreclaimed ELSE (IF x2 THEN entry_2_unreclaimed ELSE entry_2_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x12 == ((x10 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_2_state)
+         x15 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x1 /\ ~x2)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x1 /\ ~x2) \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_2_state = "REPLAYING" /\ 1 < entry_2_leases) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases)) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed)) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ ~entry_2_retiring \/ entry_2_failed))) = TRUE
-         /\ entry_2_leases' = x15
-         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_2_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x21 + left_2_2_attempts) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_2_leases' = x5
+         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x11 + left_2_2_attempts) # 0)) THEN x9 ELSE 0)
          /\ entry_2_holders' = entry_2_holders - 1
-         /\ left_2_2_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_2_2_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_2_2_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_2_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_2_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_2_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_2_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x20 \/ ~x25) /\ pool_2_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_2_2_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_2_2_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_2_2_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_2_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
+         /\ entry_2_before' = "EAGER"
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_2_noted ELSE 0)
+         /\ pool_2_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1, entry_2_recorded, domain_0, domain_1, pool_0, pool_1,
@@ -1863,72 +1724,70 @@ evict_d0 ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x18 == (IF x16 THEN component_1_bound - 1 ELSE component_1_bound)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x23 /\ x24 /\ pool_0_running) \/ left_1_0_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN component_1_bound - 1 ELSE component_1_bound)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x24 == ((x21 /\ x22 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == (component_1_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE component_1_state)
+         x25 == (component_1_state = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE x15)
-         x31 == (((~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
-         x32 == ((~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_1_noted = component_1_epoch)
+         x27 == (x14 \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE x14) ELSE x14)
+         x29 == ((x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x30 == (x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_1_epoch)
      IN
          /\ component_0_bound' = x3
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x7
-         /\ entry_0_retiring' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x6)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x13
-         /\ pool_0_state' = x30
-         /\ component_1_bound' = x18
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x22
-         /\ entry_1_retiring' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x21)
-         /\ left_1_0_graphs' = x25
-         /\ left_1_0_running' = ((x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ component_1_state' = x28
-         /\ component_0_before' = (IF ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x31 THEN component_0_epoch ELSE 0)
-         /\ component_1_before' = (IF ((~x23 \/ ~x24 \/ ~x27) /\ component_1_state = "CAPTURING") THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF ~x32 THEN component_1_epoch ELSE 0)
-         /\ entry_0_failed' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_failed' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF ((x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x32) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (((x23 /\ x24 /\ x29) \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ entry_0_state' = x5
+         /\ entry_0_retiring' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x6)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x12
+         /\ pool_0_state' = x28
+         /\ component_1_bound' = x17
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x19
+         /\ entry_1_retiring' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x20)
+         /\ left_1_0_graphs' = x23
+         /\ left_1_0_running' = ((x23 # 0 \/ left_1_0_attempts # 0) /\ x24)
+         /\ component_1_state' = x26
+         /\ component_0_before' = (IF x12 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x29 THEN component_0_epoch ELSE 0)
+         /\ component_1_before' = (IF x26 = "CAPTURING" THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF ~x30 THEN component_1_epoch ELSE 0)
+         /\ entry_0_failed' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ entry_0_failed)
+         /\ entry_0_before' = (IF (~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x29) THEN entry_0_noted ELSE 0)
+         /\ entry_1_failed' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ entry_1_failed)
+         /\ entry_1_before' = (IF (~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x30) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x29) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF x28 = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x28 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident,
                          component_1_leased, component_1_held, component_1_resident, entry_0_leases, entry_0_recorded,
                          entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_state, entry_2_leases,
@@ -1946,39 +1805,38 @@ evict_d1 ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ (entry_2_state # "BOUND" \/ domain_1_capturing # 0))
+         x2 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_2_state)
-         x6 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x7 == (x1 \/ x2)
-         x8 == (~x2 /\ x1)
-         x9 == (IF (x7 /\ x8) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x10 == ((x7 /\ x8 /\ pool_2_running) \/ left_2_2_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_2_state))
+         x6 == (~x1 /\ x2)
+         x7 == (x2 \/ x1)
+         x8 == (IF (x7 /\ x1) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x9 == ((x7 /\ x1 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x11 == (component_0_state = "BOUND" /\ x3 = 0)
-         x12 == (IF (x7 /\ x8 /\ x11) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x3 = 0)
+         x11 == (IF (x7 /\ x1) THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x13 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x2 /\ x1)
-         x14 == (IF (x7 /\ x8 /\ x13) THEN "RETIRED" ELSE pool_2_state)
-         x15 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x2 /\ x1) \/ entry_2_noted = component_0_epoch))
+         x12 == (pool_2_state \in {"LIVE", "MINTED"} /\ x1)
+         x13 == (IF (x7 /\ x1) THEN (IF x12 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
+         x14 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x1 \/ entry_2_noted = component_0_epoch))
      IN
          /\ component_0_bound' = x3
          /\ entry_2_unreclaimed' = x4
-         /\ entry_2_state' = x6
-         /\ entry_2_retiring' = ((x2 \/ (~x1 /\ entry_2_state = "REPLAYING")) /\ x2)
-         /\ left_2_2_graphs' = x9
-         /\ left_2_2_running' = ((x9 # 0 \/ left_2_2_attempts # 0) /\ x10)
-         /\ component_0_state' = x12
-         /\ pool_2_state' = x14
-         /\ component_0_before' = (IF ((~x7 \/ ~x8 \/ ~x11) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x15 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x15) THEN entry_0_noted ELSE 0)
-         /\ entry_2_failed' = ((x2 \/ (~x1 /\ entry_2_state = "REPLAYING")) /\ entry_2_failed)
+         /\ entry_2_state' = x5
+         /\ entry_2_retiring' = (~x1 /\ (x2 \/ entry_2_state = "REPLAYING") /\ x6)
+         /\ left_2_2_graphs' = x8
+         /\ left_2_2_running' = ((x8 # 0 \/ left_2_2_attempts # 0) /\ x9)
+         /\ component_0_state' = x11
+         /\ pool_2_state' = x13
+         /\ component_0_before' = (IF x11 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x14 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x14) THEN entry_0_noted ELSE 0)
+         /\ entry_2_failed' = (~x1 /\ (x2 \/ entry_2_state = "REPLAYING") /\ entry_2_failed)
          /\ entry_2_before' = "EAGER"
-         /\ entry_2_noted' = (IF ((x2 \/ ~x1) /\ ~x15) THEN entry_2_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x7 \/ ~x8 \/ ~x13) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (((x7 /\ x8 /\ x13) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ entry_2_noted' = (IF (~x1 /\ ~x14) THEN entry_2_noted ELSE 0)
+         /\ pool_2_before' = (IF x13 = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x13 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident, component_1,
                          entry_0_state, entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1, entry_2_leases, entry_2_recorded, entry_2_holders,
@@ -2404,100 +2262,97 @@ invalidate ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x18 == (IF x16 THEN component_1_bound - 1 ELSE component_1_bound)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x23 /\ x24 /\ pool_0_running) \/ left_1_0_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN component_1_bound - 1 ELSE component_1_bound)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x24 == ((x21 /\ x22 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == (component_1_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE component_1_state)
+         x25 == (component_1_state = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE x15)
+         x27 == (x14 \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE x14) ELSE x14)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x31 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
+         x29 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x32 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_1_capturing # 0))
-         x33 == (IF x31 THEN x3 - 1 ELSE x3)
-         x34 == (IF x31 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x35 == (IF x31 THEN "EVICTED" ELSE entry_2_state)
-         x36 == (x32 \/ entry_2_retiring)
-         x37 == (IF x32 THEN "REPLAYING" ELSE x35)
-         x38 == (x31 \/ x32)
-         x39 == (~x32 /\ (x31 \/ entry_2_state = "EVICTED"))
-         x40 == (IF (x38 /\ x39) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x41 == ((x38 /\ x39 /\ pool_2_running) \/ left_2_2_running)
+         x30 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring)
+         x31 == (IF x29 THEN x3 - 1 ELSE x3)
+         x32 == (IF x29 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x33 == (IF x29 THEN "EVICTED" ELSE (IF x30 THEN "REPLAYING" ELSE entry_2_state))
+         x34 == (IF x29 THEN entry_2_retiring ELSE (x30 \/ entry_2_retiring))
+         x35 == (x30 \/ x29)
+         x36 == (x29 \/ (~x30 /\ entry_2_state = "EVICTED"))
+         x37 == (IF (x35 /\ x36) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x38 == ((x35 /\ x36 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x42 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x33 = 0)
-         x43 == (IF (x38 /\ x39 /\ x42) THEN "EVICTED" ELSE x13)
+         x39 == (x12 = "BOUND" /\ x31 = 0)
+         x40 == (IF (x35 /\ x36) THEN (IF x39 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x44 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x45 == (IF (x38 /\ x39 /\ x44) THEN "RETIRED" ELSE pool_2_state)
-         x46 == (~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
+         x41 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x42 == (IF (x35 /\ x36) THEN (IF x41 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
+         x43 == ((x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) /\ (x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
      IN
-         /\ component_0_epoch' = (IF ~x46 THEN 1 ELSE 0)
-         /\ component_1_epoch' = (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)
+         /\ component_0_epoch' = (IF ~x43 THEN 1 ELSE 0)
+         /\ component_1_epoch' = (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)
          /\ entry_0_noted' = 0
          /\ entry_1_noted' = 0
          /\ entry_2_noted' = 0
-         /\ component_0_bound' = x33
+         /\ component_0_bound' = x31
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x7
-         /\ entry_0_retiring' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x6)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x43
-         /\ pool_0_state' = x30
-         /\ component_1_bound' = x18
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x22
-         /\ entry_1_retiring' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x21)
-         /\ left_1_0_graphs' = x25
-         /\ left_1_0_running' = ((x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ component_1_state' = x28
-         /\ entry_2_unreclaimed' = x34
-         /\ entry_2_state' = x37
-         /\ entry_2_retiring' = ((x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x36)
-         /\ left_2_2_graphs' = x40
-         /\ left_2_2_running' = ((x40 # 0 \/ left_2_2_attempts # 0) /\ x41)
-         /\ pool_2_state' = x45
-         /\ component_0_before' = (IF ((~x38 \/ ~x39 \/ ~x42) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_1_before' = (IF ((~x23 \/ ~x24 \/ ~x27) /\ component_1_state = "CAPTURING") THEN component_1_before ELSE "EAGER")
-         /\ entry_0_failed' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_1_failed' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_2_failed' = ((x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x32 /\ ~x31 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
-         /\ pool_0_before' = (IF ((~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (((x23 /\ x24 /\ x29) \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
-         /\ pool_2_before' = (IF ((~x38 \/ ~x39 \/ ~x44) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (((x38 /\ x39 /\ x44) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ entry_0_state' = x5
+         /\ entry_0_retiring' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x6)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x40
+         /\ pool_0_state' = x28
+         /\ component_1_bound' = x17
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x19
+         /\ entry_1_retiring' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x20)
+         /\ left_1_0_graphs' = x23
+         /\ left_1_0_running' = ((x23 # 0 \/ left_1_0_attempts # 0) /\ x24)
+         /\ component_1_state' = x26
+         /\ entry_2_unreclaimed' = x32
+         /\ entry_2_state' = x33
+         /\ entry_2_retiring' = (~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x34)
+         /\ left_2_2_graphs' = x37
+         /\ left_2_2_running' = ((x37 # 0 \/ left_2_2_attempts # 0) /\ x38)
+         /\ pool_2_state' = x42
+         /\ component_0_before' = (IF x40 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_1_before' = (IF x26 = "CAPTURING" THEN component_1_before ELSE "EAGER")
+         /\ entry_0_failed' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ entry_0_failed)
+         /\ entry_0_before' = (IF (~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_1_failed' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ entry_1_failed)
+         /\ entry_1_before' = (IF (~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_2_failed' = (~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ entry_2_failed)
+         /\ entry_2_before' = (IF (~x29 /\ ~x30 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
+         /\ pool_0_before' = (IF x28 = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x28 # "GONE" /\ pool_0_running)
+         /\ pool_2_before' = (IF x42 = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x42 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident,
                          component_1_leased, component_1_held, component_1_resident, entry_0_leases, entry_0_recorded,
                          entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases, entry_2_recorded,
@@ -2663,136 +2518,129 @@ release_all ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x18 == (IF x16 THEN component_1_bound - 1 ELSE component_1_bound)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x23 /\ x24 /\ pool_0_running) \/ left_1_0_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN component_1_bound - 1 ELSE component_1_bound)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x24 == ((x21 /\ x22 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == (component_1_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE component_1_state)
+         x25 == (component_1_state = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE x15)
+         x27 == (x14 \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE x14) ELSE x14)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x31 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
+         x29 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x32 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_1_capturing # 0))
-         x33 == (IF x31 THEN x3 - 1 ELSE x3)
-         x34 == (IF x31 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x35 == (IF x31 THEN "EVICTED" ELSE entry_2_state)
-         x36 == (x32 \/ entry_2_retiring)
-         x37 == (IF x32 THEN "REPLAYING" ELSE x35)
-         x38 == (x31 \/ x32)
-         x39 == (~x32 /\ (x31 \/ entry_2_state = "EVICTED"))
-         x40 == (IF (x38 /\ x39) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x41 == ((x38 /\ x39 /\ pool_2_running) \/ left_2_2_running)
+         x30 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring)
+         x31 == (IF x29 THEN x3 - 1 ELSE x3)
+         x32 == (IF x29 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x33 == (IF x29 THEN "EVICTED" ELSE (IF x30 THEN "REPLAYING" ELSE entry_2_state))
+         x34 == (IF x29 THEN entry_2_retiring ELSE (x30 \/ entry_2_retiring))
+         x35 == (x30 \/ x29)
+         x36 == (x29 \/ (~x30 /\ entry_2_state = "EVICTED"))
+         x37 == (IF (x35 /\ x36) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x38 == ((x35 /\ x36 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x42 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x33 = 0)
-         x43 == (IF (x38 /\ x39 /\ x42) THEN "EVICTED" ELSE x13)
+         x39 == (x12 = "BOUND" /\ x31 = 0)
+         x40 == (IF (x35 /\ x36) THEN (IF x39 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x44 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x45 == (IF (x38 /\ x39 /\ x44) THEN "RETIRED" ELSE pool_2_state)
+         x41 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x42 == (IF (x35 /\ x36) THEN (IF x41 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x46 == ((~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x47 == (IF x46 THEN "RETIRED" ELSE x30)
+         x43 == (x28 \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x44 == (IF x43 THEN "RETIRED" ELSE x28)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x48 == ((~x38 \/ ~x39 \/ ~x44) /\ pool_2_state \in {"LIVE", "MINTED"} /\ ~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x49 == (IF x48 THEN "RETIRED" ELSE x45)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x50 == ((x38 /\ x39 /\ x42) \/ (x8 /\ x9 /\ x12) \/ component_0_state \in {"EVICTED", "FAILED"})
-         x51 == (IF x50 THEN "EAGER" ELSE x43)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x52 == ((x23 /\ x24 /\ x27) \/ component_1_state \in {"EVICTED", "FAILED"})
-         x53 == (IF x52 THEN "EAGER" ELSE x28)
+         x45 == (x42 \in {"LIVE", "MINTED"} /\ (x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x46 == (IF x45 THEN "RETIRED" ELSE x42)
+         x47 == (IF x40 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x40)
+         x48 == (IF x26 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x26)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x54 == (~x2 /\ (x1 \/ entry_0_state \in {"EVICTED", "FAILED"}) /\ x4 = 0)
-         x55 == (~x54 /\ x6)
-         x56 == (~x54 /\ entry_0_failed)
-         x57 == (IF x54 THEN "EAGER" ELSE x7)
+         x49 == ((x1 \/ (~x2 /\ entry_0_state \in {"EVICTED", "FAILED"})) /\ x4 = 0)
+         x50 == (~x49 /\ x6)
+         x51 == (~x49 /\ entry_0_failed)
+         x52 == (IF x49 THEN "EAGER" ELSE x5)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x58 == (~x17 /\ (x16 \/ entry_1_state \in {"EVICTED", "FAILED"}) /\ x19 = 0)
-         x59 == (~x58 /\ x21)
-         x60 == (~x58 /\ entry_1_failed)
-         x61 == (IF x58 THEN "EAGER" ELSE x22)
+         x53 == ((x15 \/ (~x16 /\ entry_1_state \in {"EVICTED", "FAILED"})) /\ x18 = 0)
+         x54 == (~x53 /\ x20)
+         x55 == (~x53 /\ entry_1_failed)
+         x56 == (IF x53 THEN "EAGER" ELSE x19)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x62 == (~x32 /\ (x31 \/ entry_2_state \in {"EVICTED", "FAILED"}) /\ x34 = 0)
-         x63 == (~x62 /\ x36)
-         x64 == (~x62 /\ entry_2_failed)
-         x65 == (IF x62 THEN "EAGER" ELSE x37)
-         x66 == ((x54 \/ (~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_0_noted = component_0_epoch) /\ (x62 \/ (~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_2_noted = component_0_epoch))
-         x67 == (x58 \/ (~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_1_noted = component_1_epoch)
+         x57 == ((x29 \/ (~x30 /\ entry_2_state \in {"EVICTED", "FAILED"})) /\ x32 = 0)
+         x58 == (~x57 /\ x34)
+         x59 == (~x57 /\ entry_2_failed)
+         x60 == (IF x57 THEN "EAGER" ELSE x33)
+         x61 == ((x49 \/ x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (x57 \/ x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_0_epoch))
+         x62 == (x53 \/ x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_1_epoch)
      IN
          \* SERVING --release[no lease held]--> PREPARED.
          /\ manager_state = "SERVING"
          /\ ((entry_0_leases + entry_1_leases) + entry_2_leases) = 0
-         /\ component_0_bound' = x33
+         /\ component_0_bound' = x31
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x57
-         /\ entry_0_retiring' = (~x54 /\ (x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x55)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x51
-         /\ pool_0_state' = x47
-         /\ component_1_bound' = x18
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x61
-         /\ entry_1_retiring' = (~x58 /\ (x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x59)
-         /\ left_1_0_graphs' = x25
-         /\ left_1_0_running' = ((x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ component_1_state' = x53
-         /\ entry_2_unreclaimed' = x34
-         /\ entry_2_state' = x65
-         /\ entry_2_retiring' = (~x62 /\ (x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x63)
-         /\ left_2_2_graphs' = x40
-         /\ left_2_2_running' = ((x40 # 0 \/ left_2_2_attempts # 0) /\ x41)
-         /\ pool_2_state' = x49
+         /\ entry_0_state' = x52
+         /\ entry_0_retiring' = (~x49 /\ ~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x50)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x47
+         /\ pool_0_state' = x44
+         /\ component_1_bound' = x17
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x56
+         /\ entry_1_retiring' = (~x53 /\ ~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x54)
+         /\ left_1_0_graphs' = x23
+         /\ left_1_0_running' = ((x23 # 0 \/ left_1_0_attempts # 0) /\ x24)
+         /\ component_1_state' = x48
+         /\ entry_2_unreclaimed' = x32
+         /\ entry_2_state' = x60
+         /\ entry_2_retiring' = (~x57 /\ ~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x58)
+         /\ left_2_2_graphs' = x37
+         /\ left_2_2_running' = ((x37 # 0 \/ left_2_2_attempts # 0) /\ x38)
+         /\ pool_2_state' = x46
          /\ manager_state' = "PREPARED"
-         /\ entry_0_failed' = (~x54 /\ (x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x56)
-         /\ entry_1_failed' = (~x58 /\ (x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x60)
-         /\ entry_2_failed' = (~x62 /\ (x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x64)
+         /\ entry_0_failed' = (~x49 /\ ~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x51)
+         /\ entry_1_failed' = (~x53 /\ ~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x55)
+         /\ entry_2_failed' = (~x57 /\ ~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x59)
          /\ manager_before' = "PREPARED"
          /\ transaction_failed' = FALSE
-         /\ component_0_before' = (IF (~x50 /\ (~x38 \/ ~x39 \/ ~x42) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x66 THEN component_0_epoch ELSE 0)
-         /\ component_1_before' = (IF (~x52 /\ (~x23 \/ ~x24 \/ ~x27) /\ component_1_state = "CAPTURING") THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF ~x67 THEN component_1_epoch ELSE 0)
-         /\ entry_0_before' = (IF (~x54 /\ ~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (~x54 /\ (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x66) THEN entry_0_noted ELSE 0)
-         /\ entry_1_before' = (IF (~x58 /\ ~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (~x58 /\ (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x67) THEN entry_1_noted ELSE 0)
-         /\ entry_2_before' = (IF (~x62 /\ ~x32 /\ ~x31 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (~x62 /\ (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x66) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF (~x46 /\ (~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = ((x46 \/ (x23 /\ x24 /\ x29) \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ component_0_before' = (IF (x40 \notin {"EVICTED", "FAILED"} /\ x40 = "CAPTURING") THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x61 THEN component_0_epoch ELSE 0)
+         /\ component_1_before' = (IF (x26 \notin {"EVICTED", "FAILED"} /\ x26 = "CAPTURING") THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF ~x62 THEN component_1_epoch ELSE 0)
+         /\ entry_0_before' = (IF (~x49 /\ ~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (~x49 /\ ~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x61) THEN entry_0_noted ELSE 0)
+         /\ entry_1_before' = (IF (~x53 /\ ~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (~x53 /\ ~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x62) THEN entry_1_noted ELSE 0)
+         /\ entry_2_before' = (IF (~x57 /\ ~x29 /\ ~x30 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (~x57 /\ ~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x61) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF (~x43 /\ x28 = "RECORDING") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = ((x43 \/ x28 # "GONE") /\ pool_0_running)
          /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
          /\ pool_1_running' = (pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_before' = (IF (~x48 /\ (~x38 \/ ~x39 \/ ~x44) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = ((x48 \/ (x38 /\ x39 /\ x44) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ pool_2_before' = (IF (~x45 /\ x42 = "RECORDING") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = ((x45 \/ x42 # "GONE") /\ pool_2_running)
          /\ left_0_1_running' = ((left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
          /\ left_1_1_running' = ((left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
          /\ UNCHANGED <<manager_serving, transaction_kind, gate, component_0_leased, component_0_held, component_0_resident,
@@ -2811,135 +2659,128 @@ close ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
          x2 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x3 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
-         x4 == (IF (x1 /\ x2) THEN component_0_bound - 1 ELSE component_0_bound)
-         x5 == (IF (x1 /\ x2) THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x6 == (IF (x1 /\ x2) THEN "EVICTED" ELSE entry_0_state)
-         x8 == (IF (x1 /\ x3) THEN "REPLAYING" ELSE x6)
-         x9 == (x2 \/ x3)
-         x10 == ((~x1 \/ ~x3) /\ ((x1 /\ x2) \/ entry_0_state = "EVICTED"))
-         x11 == (IF (x1 /\ x9 /\ x10) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x12 == ((x1 /\ x9 /\ x10 /\ pool_0_running) \/ left_0_0_running)
+         x3 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
+         x4 == (IF x1 THEN (IF x2 THEN component_0_bound - 1 ELSE component_0_bound) ELSE component_0_bound)
+         x5 == (IF x1 THEN (IF x2 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed) ELSE entry_0_unreclaimed)
+         x6 == (IF x1 THEN (IF x2 THEN "EVICTED" ELSE (IF x3 THEN "REPLAYING" ELSE entry_0_state)) ELSE entry_0_state)
+         x8 == (x3 \/ x2)
+         x9 == x6 = "EVICTED"
+         x10 == (IF (x1 /\ x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x11 == ((x1 /\ x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x13 == (component_0_state = "BOUND" /\ x4 = 0)
-         x14 == (IF (x1 /\ x9 /\ x10 /\ x13) THEN "EVICTED" ELSE component_0_state)
+         x12 == (component_0_state = "BOUND" /\ x4 = 0)
+         x13 == (IF (x1 /\ x8 /\ x9) THEN (IF x12 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x16 == (IF (x1 /\ x9 /\ x10 /\ x15) THEN "RETIRED" ELSE pool_0_state)
+         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x15 == (IF (x1 /\ x8 /\ x9) THEN (IF x14 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x17 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x18 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x19 == (IF (x1 /\ x17) THEN component_1_bound - 1 ELSE component_1_bound)
-         x20 == (IF (x1 /\ x17) THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x21 == (IF (x1 /\ x17) THEN "EVICTED" ELSE entry_1_state)
-         x23 == (IF (x1 /\ x18) THEN "REPLAYING" ELSE x21)
-         x24 == (x17 \/ x18)
-         x25 == ((~x1 \/ ~x18) /\ ((x1 /\ x17) \/ entry_1_state = "EVICTED"))
-         x26 == (IF (x1 /\ x24 /\ x25) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x27 == ((x1 /\ x24 /\ x25 /\ pool_0_running) \/ left_1_0_running)
+         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x18 == (IF x1 THEN (IF x16 THEN component_1_bound - 1 ELSE component_1_bound) ELSE component_1_bound)
+         x19 == (IF x1 THEN (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed) ELSE entry_1_unreclaimed)
+         x20 == (IF x1 THEN (IF x16 THEN "EVICTED" ELSE (IF x17 THEN "REPLAYING" ELSE entry_1_state)) ELSE entry_1_state)
+         x22 == (x17 \/ x16)
+         x23 == x20 = "EVICTED"
+         x24 == (IF (x1 /\ x22 /\ x23) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x25 == ((x1 /\ x22 /\ x23 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x28 == (component_1_state = "BOUND" /\ x19 = 0)
-         x29 == (IF (x1 /\ x24 /\ x25 /\ x28) THEN "EVICTED" ELSE component_1_state)
+         x26 == (component_1_state = "BOUND" /\ x18 = 0)
+         x27 == (IF (x1 /\ x22 /\ x23) THEN (IF x26 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x30 == ((~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x31 == (IF (x1 /\ x24 /\ x25 /\ x30) THEN "RETIRED" ELSE x16)
+         x28 == (x15 \in {"LIVE", "MINTED"} /\ ((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x20 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x29 == (IF (x1 /\ x22 /\ x23) THEN (IF x28 THEN "RETIRED" ELSE x15) ELSE x15)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x32 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
+         x30 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x33 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_1_capturing # 0))
-         x34 == (IF (x1 /\ x32) THEN x4 - 1 ELSE x4)
-         x35 == (IF (x1 /\ x32) THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x36 == (IF (x1 /\ x32) THEN "EVICTED" ELSE entry_2_state)
-         x38 == (IF (x1 /\ x33) THEN "REPLAYING" ELSE x36)
-         x39 == (x32 \/ x33)
-         x40 == ((~x1 \/ ~x33) /\ ((x1 /\ x32) \/ entry_2_state = "EVICTED"))
-         x41 == (IF (x1 /\ x39 /\ x40) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x42 == ((x1 /\ x39 /\ x40 /\ pool_2_running) \/ left_2_2_running)
+         x31 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring)
+         x32 == (IF x1 THEN (IF x30 THEN x4 - 1 ELSE x4) ELSE x4)
+         x33 == (IF x1 THEN (IF x30 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed) ELSE entry_2_unreclaimed)
+         x34 == (IF x1 THEN (IF x30 THEN "EVICTED" ELSE (IF x31 THEN "REPLAYING" ELSE entry_2_state)) ELSE entry_2_state)
+         x36 == (x31 \/ x30)
+         x37 == x34 = "EVICTED"
+         x38 == (IF (x1 /\ x36 /\ x37) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x39 == ((x1 /\ x36 /\ x37 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x43 == ((~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "BOUND" /\ x34 = 0)
-         x44 == (IF (x1 /\ x39 /\ x40 /\ x43) THEN "EVICTED" ELSE x14)
+         x40 == (x13 = "BOUND" /\ x32 = 0)
+         x41 == (IF (x1 /\ x36 /\ x37) THEN (IF x40 THEN "EVICTED" ELSE x13) ELSE x13)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x45 == (pool_2_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x33) /\ ((x1 /\ x32) \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x46 == (IF (x1 /\ x39 /\ x40 /\ x45) THEN "RETIRED" ELSE pool_2_state)
+         x42 == (pool_2_state \in {"LIVE", "MINTED"} /\ x34 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x43 == (IF (x1 /\ x36 /\ x37) THEN (IF x42 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x47 == ((~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x48 == (IF (x1 /\ x47) THEN "RETIRED" ELSE x31)
+         x44 == (x29 \in {"LIVE", "MINTED"} /\ ((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x20 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x45 == (IF x1 THEN (IF x44 THEN "RETIRED" ELSE x29) ELSE x29)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x49 == ((~x1 \/ ~x39 \/ ~x40 \/ ~x45) /\ pool_2_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x33) /\ ((x1 /\ x32) \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x50 == (IF (x1 /\ x49) THEN "RETIRED" ELSE x46)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x51 == ((x1 /\ x39 /\ x40 /\ x43) \/ (x1 /\ x9 /\ x10 /\ x13) \/ component_0_state \in {"EVICTED", "FAILED"})
-         x52 == (IF (x1 /\ x51) THEN "EAGER" ELSE x44)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x53 == ((x1 /\ x24 /\ x25 /\ x28) \/ component_1_state \in {"EVICTED", "FAILED"})
-         x54 == (IF (x1 /\ x53) THEN "EAGER" ELSE x29)
-         x55 == manager_state = "POISONED"
-         x56 == (IF x55 THEN "GONE" ELSE x48)
-         x57 == (IF x55 THEN 0 ELSE pool_0_graphs)
-         x58 == (~x55 /\ pool_0_running)
-         x59 == (IF x55 THEN 0 ELSE x11)
-         x60 == (IF x55 THEN 0 ELSE left_0_0_attempts)
-         x61 == (~x55 /\ x12)
-         x62 == (IF x55 THEN 0 ELSE x26)
-         x63 == (IF x55 THEN 0 ELSE left_1_0_attempts)
-         x64 == (~x55 /\ x27)
-         x65 == (IF x55 THEN "GONE" ELSE pool_1_state)
-         x66 == (IF x55 THEN 0 ELSE pool_1_graphs)
-         x67 == (~x55 /\ pool_1_running)
-         x68 == (IF x55 THEN 0 ELSE left_0_1_graphs)
-         x69 == (IF x55 THEN 0 ELSE left_0_1_attempts)
-         x70 == (~x55 /\ left_0_1_running)
-         x71 == (IF x55 THEN 0 ELSE left_1_1_graphs)
-         x72 == (IF x55 THEN 0 ELSE left_1_1_attempts)
-         x73 == (~x55 /\ left_1_1_running)
-         x74 == (IF x55 THEN "GONE" ELSE x50)
-         x75 == (IF x55 THEN 0 ELSE pool_2_graphs)
-         x76 == (~x55 /\ pool_2_running)
-         x77 == (IF x55 THEN 0 ELSE x41)
-         x78 == (IF x55 THEN 0 ELSE left_2_2_attempts)
-         x79 == (~x55 /\ x42)
+         x46 == (x43 \in {"LIVE", "MINTED"} /\ x34 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x47 == (IF x1 THEN (IF x46 THEN "RETIRED" ELSE x43) ELSE x43)
+         x48 == (IF x1 THEN (IF x41 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x41) ELSE x41)
+         x49 == (IF x1 THEN (IF x27 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x27) ELSE x27)
+         x50 == manager_state = "POISONED"
+         x51 == (IF x50 THEN "GONE" ELSE x45)
+         x52 == (IF x50 THEN 0 ELSE pool_0_graphs)
+         x53 == (~x50 /\ pool_0_running)
+         x54 == (IF x50 THEN 0 ELSE x10)
+         x55 == (IF x50 THEN 0 ELSE left_0_0_attempts)
+         x56 == (~x50 /\ x11)
+         x57 == (IF x50 THEN 0 ELSE x24)
+         x58 == (IF x50 THEN 0 ELSE left_1_0_attempts)
+         x59 == (~x50 /\ x25)
+         x60 == (IF x50 THEN "GONE" ELSE pool_1_state)
+         x61 == (IF x50 THEN 0 ELSE pool_1_graphs)
+         x62 == (~x50 /\ pool_1_running)
+         x63 == (IF x50 THEN 0 ELSE left_0_1_graphs)
+         x64 == (IF x50 THEN 0 ELSE left_0_1_attempts)
+         x65 == (~x50 /\ left_0_1_running)
+         x66 == (IF x50 THEN 0 ELSE left_1_1_graphs)
+         x67 == (IF x50 THEN 0 ELSE left_1_1_attempts)
+         x68 == (~x50 /\ left_1_1_running)
+         x69 == (IF x50 THEN "GONE" ELSE x47)
+         x70 == (IF x50 THEN 0 ELSE pool_2_graphs)
+         x71 == (~x50 /\ pool_2_running)
+         x72 == (IF x50 THEN 0 ELSE x38)
+         x73 == (IF x50 THEN 0 ELSE left_2_2_attempts)
+         x74 == (~x50 /\ x39)
      IN
          \* NEW|PREPARED|SERVING|POISONED --close[no lease held]--> CLOSED.
          /\ manager_state \in {"NEW", "POISONED", "PREPARED", "SERVING"}
          /\ ((entry_0_leases + entry_1_leases) + entry_2_leases) = 0
-         /\ component_0_bound' = (IF ((~x1 \/ ~x51) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x43) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "REPLAYING") THEN x34 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF ((x59 + x60) + (x68 + x69)) # 0 THEN x5 ELSE 0)
-         /\ entry_0_state' = (IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"CAPTURING", "REPLAYING"})) THEN x8 ELSE "EAGER")
+         /\ component_0_bound' = (IF x48 = "REPLAYING" THEN x32 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF ((x54 + x55) + (x63 + x64)) # 0 THEN x5 ELSE 0)
+         /\ entry_0_state' = (IF x6 \in {"CAPTURING", "REPLAYING"} THEN x6 ELSE "EAGER")
          /\ entry_0_retiring' = FALSE
-         /\ left_0_0_graphs' = x59
-         /\ left_0_0_running' = (((~x55 /\ x11 # 0) \/ (~x55 /\ left_0_0_attempts # 0)) /\ x61)
-         /\ component_0_state' = (IF ((~x1 \/ ~x51) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x43) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x52 ELSE "EAGER")
-         /\ pool_0_state' = x56
-         /\ component_1_bound' = (IF ((~x1 \/ ~x53) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ component_1_state = "REPLAYING") THEN x19 ELSE 0)
-         /\ entry_1_unreclaimed' = (IF ((x62 + x63) + (x71 + x72)) # 0 THEN x20 ELSE 0)
-         /\ entry_1_state' = (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"CAPTURING", "REPLAYING"})) THEN x23 ELSE "EAGER")
+         /\ left_0_0_graphs' = x54
+         /\ left_0_0_running' = (((~x50 /\ x10 # 0) \/ (~x50 /\ left_0_0_attempts # 0)) /\ x56)
+         /\ component_0_state' = (IF x48 \in {"CAPTURING", "REPLAYING"} THEN x48 ELSE "EAGER")
+         /\ pool_0_state' = x51
+         /\ component_1_bound' = (IF x49 = "REPLAYING" THEN x18 ELSE 0)
+         /\ entry_1_unreclaimed' = (IF ((x57 + x58) + (x66 + x67)) # 0 THEN x19 ELSE 0)
+         /\ entry_1_state' = (IF x20 \in {"CAPTURING", "REPLAYING"} THEN x20 ELSE "EAGER")
          /\ entry_1_retiring' = FALSE
-         /\ left_1_0_graphs' = x62
-         /\ left_1_0_running' = (((~x55 /\ x26 # 0) \/ (~x55 /\ left_1_0_attempts # 0)) /\ x64)
-         /\ component_1_state' = (IF ((~x1 \/ ~x53) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN x54 ELSE "EAGER")
-         /\ entry_2_unreclaimed' = (IF (x77 + x78) # 0 THEN x35 ELSE 0)
-         /\ entry_2_state' = (IF ((x1 /\ x33) \/ ((~x1 \/ ~x32) /\ entry_2_state \in {"CAPTURING", "REPLAYING"})) THEN x38 ELSE "EAGER")
+         /\ left_1_0_graphs' = x57
+         /\ left_1_0_running' = (((~x50 /\ x24 # 0) \/ (~x50 /\ left_1_0_attempts # 0)) /\ x59)
+         /\ component_1_state' = (IF x49 \in {"CAPTURING", "REPLAYING"} THEN x49 ELSE "EAGER")
+         /\ entry_2_unreclaimed' = (IF (x72 + x73) # 0 THEN x33 ELSE 0)
+         /\ entry_2_state' = (IF x34 \in {"CAPTURING", "REPLAYING"} THEN x34 ELSE "EAGER")
          /\ entry_2_retiring' = FALSE
-         /\ left_2_2_graphs' = x77
-         /\ left_2_2_running' = (((~x55 /\ x41 # 0) \/ (~x55 /\ left_2_2_attempts # 0)) /\ x79)
-         /\ pool_2_state' = x74
-         /\ pool_0_graphs' = x57
-         /\ pool_0_running' = (~x55 /\ ((x1 /\ x47) \/ (x1 /\ x24 /\ x25 /\ x30) \/ (x1 /\ x9 /\ x10 /\ x15) \/ pool_0_state # "GONE") /\ x58)
-         /\ left_0_0_attempts' = x60
-         /\ left_1_0_attempts' = x63
-         /\ pool_1_state' = x65
-         /\ pool_1_graphs' = x66
-         /\ pool_1_running' = (~x55 /\ pool_1_state # "GONE" /\ x67)
-         /\ left_0_1_graphs' = x68
-         /\ left_0_1_attempts' = x69
-         /\ left_0_1_running' = (((~x55 /\ left_0_1_graphs # 0) \/ (~x55 /\ left_0_1_attempts # 0)) /\ x70)
-         /\ left_1_1_graphs' = x71
-         /\ left_1_1_attempts' = x72
-         /\ left_1_1_running' = (((~x55 /\ left_1_1_graphs # 0) \/ (~x55 /\ left_1_1_attempts # 0)) /\ x73)
-         /\ pool_2_graphs' = x75
-         /\ pool_2_running' = (~x55 /\ ((x1 /\ x49) \/ (x1 /\ x39 /\ x40 /\ x45) \/ pool_2_state # "GONE") /\ x76)
-         /\ left_2_2_attempts' = x78
+         /\ left_2_2_graphs' = x72
+         /\ left_2_2_running' = (((~x50 /\ x38 # 0) \/ (~x50 /\ left_2_2_attempts # 0)) /\ x74)
+         /\ pool_2_state' = x69
+         /\ pool_0_graphs' = x52
+         /\ pool_0_running' = (~x50 /\ x45 # "GONE" /\ x53)
+         /\ left_0_0_attempts' = x55
+         /\ left_1_0_attempts' = x58
+         /\ pool_1_state' = x60
+         /\ pool_1_graphs' = x61
+         /\ pool_1_running' = (~x50 /\ pool_1_state # "GONE" /\ x62)
+         /\ left_0_1_graphs' = x63
+         /\ left_0_1_attempts' = x64
+         /\ left_0_1_running' = (((~x50 /\ left_0_1_graphs # 0) \/ (~x50 /\ left_0_1_attempts # 0)) /\ x65)
+         /\ left_1_1_graphs' = x66
+         /\ left_1_1_attempts' = x67
+         /\ left_1_1_running' = (((~x50 /\ left_1_1_graphs # 0) \/ (~x50 /\ left_1_1_attempts # 0)) /\ x68)
+         /\ pool_2_graphs' = x70
+         /\ pool_2_running' = (~x50 /\ x47 # "GONE" /\ x71)
+         /\ left_2_2_attempts' = x73
          /\ manager_state' = "CLOSED"
          /\ manager_before' = "PREPARED"
          /\ transaction_failed' = FALSE
@@ -2960,9 +2801,9 @@ close ==
          /\ entry_2_failed' = FALSE
          /\ entry_2_before' = "EAGER"
          /\ entry_2_noted' = 0
-         /\ pool_0_before' = (IF (~x55 /\ (~x1 \/ ~x47) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_1_before' = (IF (~x55 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
-         /\ pool_2_before' = (IF (~x55 /\ (~x1 \/ ~x49) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x45) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
+         /\ pool_0_before' = (IF (~x50 /\ x45 = "RECORDING") THEN pool_0_before ELSE "MINTED")
+         /\ pool_1_before' = (IF (~x50 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
+         /\ pool_2_before' = (IF (~x50 /\ x47 = "RECORDING") THEN pool_2_before ELSE "MINTED")
          /\ UNCHANGED <<manager_serving, transaction_kind, gate, component_0_leased, component_1_leased, entry_0_leases,
                          entry_0_recorded, entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases,
                          entry_2_recorded, entry_2_holders, domain_0, domain_1>>

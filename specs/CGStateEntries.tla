@@ -176,73 +176,47 @@ begin ==
          \* manager: PREPARED --capture[]--> CAPTURING
   /\ LET x1 == manager_state = "PREPARED"
          \* manager: SERVING --capture[not draining]--> CAPTURING
-         x2 == manager_state # "PREPARED"
-         x3 == (IF x1 THEN manager_state ELSE manager_before)
-         x4 == (IF x1 THEN "CAPTURING" ELSE manager_state)
-         x5 == (IF x2 THEN manager_state ELSE x3)
-         x6 == (IF x2 THEN "CAPTURING" ELSE x4)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x2 == (manager_state = "SERVING" /\ manager_serving)
+         x3 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* PREPARED --capture[]--> CAPTURING or SERVING --capture[not draining]--> CAPTURING.
-         /\ (manager_state = "PREPARED" \/ (manager_state = "SERVING" /\ manager_serving /\ manager_state # "PREPARED")) = TRUE
-         /\ manager_before' = (IF (x2 \/ x1 \/ manager_state = "CAPTURING") THEN x5 ELSE "PREPARED")
-         /\ manager_state' = x6
+         /\ (x1 \/ x2) = TRUE
+         /\ manager_before' = manager_state
+         /\ manager_state' = "CAPTURING"
          /\ transaction_kind' = "EXPLICIT"
          /\ transaction_failed' = FALSE
-         /\ component_0_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN component_0_state ELSE "EAGER")
-         /\ component_0_bound' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (component_0_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN component_0_before ELSE "EAGER")
-         /\ component_0_held' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_held ELSE 0)
-         /\ component_0_epoch' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ component_0_resident' = ((~x2 /\ ~x1 /\ manager_state \in {"CLOSED", "POISONED"}) \/ component_0_resident)
-         /\ entry_0_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_0_state \in {"CAPTURING", "REPLAYING"}) THEN entry_0_state ELSE "EAGER")
-         /\ entry_0_retiring' = (entry_0_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_retiring)
-         /\ entry_0_failed' = (entry_0_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (entry_0_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ ((left_0_0_graphs + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN entry_0_unreclaimed ELSE 0)
-         /\ entry_1_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_1_state \in {"CAPTURING", "REPLAYING"}) THEN entry_1_state ELSE "EAGER")
-         /\ entry_1_retiring' = (entry_1_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_retiring)
-         /\ entry_1_failed' = (entry_1_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (entry_1_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_1_noted ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ ((left_1_0_graphs + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN entry_1_unreclaimed ELSE 0)
-         /\ entry_2_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_2_state \in {"CAPTURING", "REPLAYING"}) THEN entry_2_state ELSE "EAGER")
-         /\ entry_2_retiring' = (entry_2_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_2_retiring)
-         /\ entry_2_failed' = (entry_2_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_2_failed)
-         /\ entry_2_before' = (IF (entry_2_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_2_noted ELSE 0)
-         /\ entry_2_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_2_2_graphs + left_2_2_attempts) # 0)) THEN entry_2_unreclaimed ELSE 0)
-         /\ pool_0_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_0_state = "RECORDING") THEN pool_0_state ELSE "GONE")
-         /\ pool_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_0_graphs ELSE 0)
-         /\ pool_0_before' = (IF (pool_0_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_0_state # "GONE" /\ pool_0_running)
-         /\ pool_1_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
-         /\ pool_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_1_graphs ELSE 0)
-         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_1_before ELSE "MINTED")
-         /\ pool_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_2_state = "RECORDING") THEN pool_2_state ELSE "GONE")
-         /\ pool_2_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_2_graphs ELSE 0)
-         /\ pool_2_before' = (IF (pool_2_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_2_state # "GONE" /\ pool_2_running)
-         /\ left_0_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_0_graphs ELSE 0)
-         /\ left_0_0_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_0_attempts ELSE 0)
-         /\ left_0_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_0_0_graphs # 0 \/ left_0_0_attempts # 0) /\ left_0_0_running)
-         /\ left_0_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_1_graphs ELSE 0)
-         /\ left_0_1_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_1_attempts ELSE 0)
-         /\ left_0_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
-         /\ left_1_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_0_graphs ELSE 0)
-         /\ left_1_0_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_0_attempts ELSE 0)
-         /\ left_1_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_1_0_graphs # 0 \/ left_1_0_attempts # 0) /\ left_1_0_running)
-         /\ left_1_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_1_graphs ELSE 0)
-         /\ left_1_1_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_1_attempts ELSE 0)
-         /\ left_1_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
-         /\ left_2_2_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_2_2_graphs ELSE 0)
-         /\ left_2_2_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_2_2_attempts ELSE 0)
-         /\ left_2_2_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_2_2_graphs # 0 \/ left_2_2_attempts # 0) /\ left_2_2_running)
-         /\ UNCHANGED <<manager_serving, gate, component_0_leased, entry_0_leases, entry_0_recorded, entry_0_holders,
-                         entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases, entry_2_recorded, entry_2_holders,
-                         domain_0, domain_1>>
+         /\ component_0_before' = (IF component_0_state = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x3 THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (entry_0_state = "REPLAYING" /\ entry_0_retiring)
+         /\ entry_0_failed' = (entry_0_state = "REPLAYING" /\ entry_0_failed)
+         /\ entry_0_before' = (IF entry_0_state = "CAPTURING" THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (entry_1_state = "REPLAYING" /\ entry_1_retiring)
+         /\ entry_1_failed' = (entry_1_state = "REPLAYING" /\ entry_1_failed)
+         /\ entry_1_before' = (IF entry_1_state = "CAPTURING" THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_1_noted ELSE 0)
+         /\ entry_2_retiring' = (entry_2_state = "REPLAYING" /\ entry_2_retiring)
+         /\ entry_2_failed' = (entry_2_state = "REPLAYING" /\ entry_2_failed)
+         /\ entry_2_before' = (IF entry_2_state = "CAPTURING" THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF pool_0_state = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (pool_0_state # "GONE" /\ pool_0_running)
+         /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
+         /\ pool_1_running' = (pool_1_state # "GONE" /\ pool_1_running)
+         /\ pool_2_before' = (IF pool_2_state = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (pool_2_state # "GONE" /\ pool_2_running)
+         /\ left_0_0_running' = ((left_0_0_graphs # 0 \/ left_0_0_attempts # 0) /\ left_0_0_running)
+         /\ left_0_1_running' = ((left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
+         /\ left_1_0_running' = ((left_1_0_graphs # 0 \/ left_1_0_attempts # 0) /\ left_1_0_running)
+         /\ left_1_1_running' = ((left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
+         /\ left_2_2_running' = ((left_2_2_graphs # 0 \/ left_2_2_attempts # 0) /\ left_2_2_running)
+         /\ UNCHANGED <<manager_serving, gate, component_0_state, component_0_bound, component_0_leased, component_0_held,
+                         component_0_resident, entry_0_state, entry_0_leases, entry_0_recorded, entry_0_unreclaimed,
+                         entry_0_holders, entry_1_state, entry_1_leases, entry_1_recorded, entry_1_unreclaimed, entry_1_holders,
+                         entry_2_state, entry_2_leases, entry_2_recorded, entry_2_unreclaimed, entry_2_holders, domain_0,
+                         domain_1, pool_0_state, pool_0_graphs, pool_1_state, pool_1_graphs, pool_2_state, pool_2_graphs,
+                         left_0_0_graphs, left_0_0_attempts, left_0_1_graphs, left_0_1_attempts, left_1_0_graphs,
+                         left_1_0_attempts, left_1_1_graphs, left_1_1_attempts, left_2_2_graphs, left_2_2_attempts>>
 
 \* A miss captures; it moves nothing of the manager.
 begin_lazy ==
@@ -311,12 +285,9 @@ capture_e0 ==
   /\ component_0_resident
   /\ domain_0_turn = -1
   /\ LET x1 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x2 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x3 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x4 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x5 == (IF (x1 /\ x2) THEN component_0_state ELSE x4)
-         x6 == (component_0_epoch = component_0_epoch /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x2 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x3 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
+         x4 == ((entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -326,9 +297,9 @@ capture_e0 ==
          /\ pool_0_state # "RECORDING"
          /\ component_0_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ entry_0_before' = entry_0_state
-         /\ entry_0_noted' = (IF ~x6 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF ~x4 THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -338,11 +309,11 @@ capture_e0 ==
          /\ pool_0_before' = pool_0_state
          /\ pool_0_graphs' = pool_0_graphs + 1
          /\ pool_0_state' = "RECORDING"
-         /\ component_0_before' = (IF x5 = "CAPTURING" THEN x3 ELSE "EAGER")
-         /\ component_0_state' = x5
-         /\ component_0_epoch' = (IF ~x6 THEN component_0_epoch ELSE 0)
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_2_noted ELSE 0)
+         /\ component_0_before' = (IF x3 = "CAPTURING" THEN x2 ELSE "EAGER")
+         /\ component_0_state' = x3
+         /\ component_0_epoch' = (IF ~x4 THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_2_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          entry_0_leases, entry_0_recorded, entry_0_unreclaimed, entry_0_holders, entry_1_state, entry_1_leases,
                          entry_1_retiring, entry_1_failed, entry_1_recorded, entry_1_before, entry_1_unreclaimed,
@@ -359,12 +330,9 @@ capture_e1 ==
   /\ component_0_resident
   /\ domain_0_turn = -1
   /\ LET x1 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x2 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x3 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x4 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x5 == (IF (x1 /\ x2) THEN component_0_state ELSE x4)
-         x6 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x2 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x3 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
+         x4 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -374,9 +342,9 @@ capture_e1 ==
          /\ pool_0_state # "RECORDING"
          /\ component_0_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ entry_1_before' = entry_1_state
-         /\ entry_1_noted' = (IF ~x6 THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF ~x4 THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_1_retiring' = FALSE
          /\ entry_1_failed' = FALSE
@@ -386,11 +354,11 @@ capture_e1 ==
          /\ pool_0_before' = pool_0_state
          /\ pool_0_graphs' = pool_0_graphs + 1
          /\ pool_0_state' = "RECORDING"
-         /\ component_0_before' = (IF x5 = "CAPTURING" THEN x3 ELSE "EAGER")
-         /\ component_0_state' = x5
-         /\ component_0_epoch' = (IF ~x6 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_0_noted ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_2_noted ELSE 0)
+         /\ component_0_before' = (IF x3 = "CAPTURING" THEN x2 ELSE "EAGER")
+         /\ component_0_state' = x3
+         /\ component_0_epoch' = (IF ~x4 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_0_noted ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_2_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          entry_0_state, entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_unreclaimed,
@@ -404,7 +372,7 @@ capture_e2 ==
   /\ manager_state \notin {"CLOSED", "POISONED"}
   /\ component_0_resident
   /\ domain_1_turn = -1
-  /\ LET x1 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch)
+  /\ LET x1 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -463,12 +431,9 @@ capture_anew_e0 ==
          x16 == (IF x2 THEN 0 ELSE left_1_0_attempts)
          x17 == (~x2 /\ left_1_0_running)
          x18 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x19 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x20 == (IF (x18 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x21 == (IF (x18 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x22 == (IF (x18 /\ x19) THEN component_0_state ELSE x21)
-         x23 == (component_0_epoch = component_0_epoch /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x19 == (IF x18 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x20 == (IF x18 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
+         x21 == ((entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -476,7 +441,7 @@ capture_anew_e0 ==
          /\ gate_free
          /\ component_0_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x18 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x18 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ pool_1_state' = x3
          /\ pool_1_graphs' = x4
          /\ pool_1_running' = (x3 # "GONE" /\ x5)
@@ -496,7 +461,7 @@ capture_anew_e0 ==
          /\ pool_0_graphs' = 1
          /\ pool_0_running' = FALSE
          /\ entry_0_before' = entry_0_state
-         /\ entry_0_noted' = (IF ~x23 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF ~x21 THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -504,11 +469,11 @@ capture_anew_e0 ==
          /\ domain_0_capturing' = domain_0_capturing + 1
          /\ entry_0_state' = "CAPTURING"
          /\ pool_0_before' = "MINTED"
-         /\ component_0_before' = (IF x22 = "CAPTURING" THEN x20 ELSE "EAGER")
-         /\ component_0_state' = x22
-         /\ component_0_epoch' = (IF ~x23 THEN component_0_epoch ELSE 0)
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_2_noted ELSE 0)
+         /\ component_0_before' = (IF x20 = "CAPTURING" THEN x19 ELSE "EAGER")
+         /\ component_0_state' = x20
+         /\ component_0_epoch' = (IF ~x21 THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x21) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x21) THEN entry_2_noted ELSE 0)
          /\ pool_1_before' = (IF (~x2 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          entry_0_leases, entry_0_recorded, entry_0_unreclaimed, entry_0_holders, entry_1_state, entry_1_leases,
@@ -544,12 +509,9 @@ capture_anew_e1 ==
          x16 == (IF x2 THEN 0 ELSE left_1_0_attempts)
          x17 == (~x2 /\ left_1_0_running)
          x18 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x19 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x20 == (IF (x18 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x21 == (IF (x18 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x22 == (IF (x18 /\ x19) THEN component_0_state ELSE x21)
-         x23 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x19 == (IF x18 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x20 == (IF x18 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
+         x21 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -557,7 +519,7 @@ capture_anew_e1 ==
          /\ gate_free
          /\ component_0_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x18 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x18 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ pool_1_state' = x3
          /\ pool_1_graphs' = x4
          /\ pool_1_running' = (x3 # "GONE" /\ x5)
@@ -577,7 +539,7 @@ capture_anew_e1 ==
          /\ pool_0_graphs' = 1
          /\ pool_0_running' = FALSE
          /\ entry_1_before' = entry_1_state
-         /\ entry_1_noted' = (IF ~x23 THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF ~x21 THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_1_retiring' = FALSE
          /\ entry_1_failed' = FALSE
@@ -585,11 +547,11 @@ capture_anew_e1 ==
          /\ domain_0_capturing' = domain_0_capturing + 1
          /\ entry_1_state' = "CAPTURING"
          /\ pool_0_before' = "MINTED"
-         /\ component_0_before' = (IF x22 = "CAPTURING" THEN x20 ELSE "EAGER")
-         /\ component_0_state' = x22
-         /\ component_0_epoch' = (IF ~x23 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_2_noted ELSE 0)
+         /\ component_0_before' = (IF x20 = "CAPTURING" THEN x19 ELSE "EAGER")
+         /\ component_0_state' = x20
+         /\ component_0_epoch' = (IF ~x21 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x21) THEN entry_0_noted ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x21) THEN entry_2_noted ELSE 0)
          /\ pool_1_before' = (IF (~x2 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          entry_0_state, entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
@@ -604,7 +566,7 @@ capture_anew_e2 ==
   /\ component_0_resident
   /\ domain_1_turn = -1
   /\ pool_2_state \in {"GONE", "RETIRED"}
-  /\ LET x2 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch)
+  /\ LET x2 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -732,11 +694,8 @@ fail_capture_e0 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
-         x7 == ((entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
+         x5 == ((entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* CAPTURING --capture_fail[capture open & pool not a throwaway]--> FAILED.
          /\ entry_0_state = "CAPTURING"
@@ -751,17 +710,17 @@ fail_capture_e0 ==
          /\ pool_0_state' = (IF (manager_state # "POISONED" \/ pool_0_before = "RECORDING") THEN pool_0_before ELSE "GONE")
          /\ left_0_0_attempts' = (IF manager_state # "POISONED" THEN left_0_0_attempts + 1 ELSE 0)
          /\ left_0_0_running' = (manager_state # "POISONED" /\ (left_0_0_graphs # 0 \/ left_0_0_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x7) THEN component_0_epoch ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x5) THEN component_0_epoch ELSE 0)
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
          /\ entry_0_before' = "EAGER"
          /\ entry_0_noted' = 0
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_2_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_2_noted ELSE 0)
          /\ pool_0_before' = (IF (pool_0_before = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
          /\ pool_0_running' = (manager_state # "POISONED" /\ pool_0_before # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction_kind, gate_foreign, component_0_leased, component_0_held, component_0_resident,
@@ -777,11 +736,8 @@ fail_capture_e1 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
+         x5 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* CAPTURING --capture_fail[capture open & pool not a throwaway]--> FAILED.
          /\ entry_1_state = "CAPTURING"
@@ -796,17 +752,17 @@ fail_capture_e1 ==
          /\ pool_0_state' = (IF (manager_state # "POISONED" \/ pool_0_before = "RECORDING") THEN pool_0_before ELSE "GONE")
          /\ left_1_0_attempts' = (IF manager_state # "POISONED" THEN left_1_0_attempts + 1 ELSE 0)
          /\ left_1_0_running' = (manager_state # "POISONED" /\ (left_1_0_graphs # 0 \/ left_1_0_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x5) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_0_noted ELSE 0)
          /\ entry_1_retiring' = FALSE
          /\ entry_1_failed' = FALSE
          /\ entry_1_before' = "EAGER"
          /\ entry_1_noted' = 0
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_2_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_2_noted ELSE 0)
          /\ pool_0_before' = (IF (pool_0_before = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
          /\ pool_0_running' = (manager_state # "POISONED" /\ pool_0_before # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction_kind, gate_foreign, component_0_leased, component_0_held, component_0_resident,
@@ -822,11 +778,8 @@ fail_capture_e2 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_before \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
+         x5 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_before \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* CAPTURING --capture_fail[capture open & pool a throwaway]--> before.
          /\ entry_2_state = "CAPTURING"
@@ -841,17 +794,17 @@ fail_capture_e2 ==
          /\ pool_2_state' = (IF (manager_state # "POISONED" \/ pool_2_before = "RECORDING") THEN pool_2_before ELSE "GONE")
          /\ left_2_2_attempts' = (IF manager_state # "POISONED" THEN left_2_2_attempts + 1 ELSE 0)
          /\ left_2_2_running' = (manager_state # "POISONED" /\ (left_2_2_graphs # 0 \/ left_2_2_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_1_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x5) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_1_noted ELSE 0)
          /\ entry_2_retiring' = (entry_2_before = "REPLAYING" /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
          /\ entry_2_failed' = (entry_2_before = "REPLAYING" /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
          /\ entry_2_before' = (IF (entry_2_before = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_before \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_2_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_before \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_2_noted ELSE 0)
          /\ pool_2_before' = (IF (pool_2_before = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
          /\ pool_2_running' = (manager_state # "POISONED" /\ pool_2_before # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction_kind, gate_foreign, component_0_leased, component_0_held, component_0_resident,
@@ -995,13 +948,12 @@ commit ==
          \* component: CAPTURING --commit[an entry is left, or all come lazily]--> BOUND
          x19 == ((~x15 \/ ~x16) /\ (~x8 \/ ~x13) /\ (~x1 \/ ~x6) /\ component_0_state = "CAPTURING" /\ 0 < x11)
          \* component: BOUND|REPLAYING --commit[]--> state
-         x20 == ((x15 /\ x16) \/ (x8 /\ x13) \/ (x1 /\ x6) \/ component_0_state # "CAPTURING" \/ 0 >= x11)
-         x21 == (IF (x18 /\ x19) THEN "BOUND" ELSE x17)
-         x22 == (IF (x18 /\ x20) THEN x17 ELSE x21)
-         x23 == transaction_kind = "EXPLICIT"
-         x24 == (x23 \/ manager_serving)
-         x25 == (IF x23 THEN "SERVING" ELSE manager_state)
-         x26 == (((~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ ((~x8 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x20 == ((x15 /\ x16) \/ (x8 /\ x13) \/ (x1 /\ x6) \/ component_0_state \in {"BOUND", "REPLAYING"})
+         x21 == (IF x18 THEN (IF x19 THEN "BOUND" ELSE x17) ELSE x17)
+         x22 == transaction_kind = "EXPLICIT"
+         x23 == (x22 \/ manager_serving)
+         x24 == (IF x22 THEN "SERVING" ELSE manager_state)
+         x25 == (((~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ ((~x8 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* CAPTURING --bind[transaction holds its recording & transaction commits & epochs still current & pool not a throwaway]-->
          \* BOUND.
@@ -1018,34 +970,34 @@ commit ==
          \* EVICTED --lazy_bind[an entry is bound]--> BOUND.
          /\ (~x15 \/ ~x16 \/ ((~x8 \/ ~x13) /\ (~x1 \/ ~x6) /\ component_0_state = "EVICTED" /\ 0 < x11)) = TRUE
          \* CAPTURING --commit[an entry is left, or all come lazily]--> BOUND or BOUND|REPLAYING --commit[]--> state.
-         /\ (~x18 \/ ((~x15 \/ ~x16) /\ (~x8 \/ ~x13) /\ (~x1 \/ ~x6) /\ component_0_state = "CAPTURING" /\ 0 < x11) \/ (((x15 /\ x16) \/ (x8 /\ x13) \/ (x1 /\ x6) \/ component_0_state \in {"BOUND", "REPLAYING"}) /\ ((x15 /\ x16) \/ (x8 /\ x13) \/ (x1 /\ x6) \/ component_0_state # "CAPTURING" \/ 0 >= x11))) = TRUE
+         /\ (~x18 \/ x19 \/ x20) = TRUE
          \* CAPTURING --commit[]--> SERVING.
-         /\ (~x23 \/ manager_state = "CAPTURING") = TRUE
+         /\ (~x22 \/ manager_state = "CAPTURING") = TRUE
          /\ entry_0_recorded' = x2
          /\ domain_0_capturing' = x10
          /\ component_0_bound' = x11
          /\ entry_0_state' = x5
-         /\ component_0_state' = x22
+         /\ component_0_state' = x21
          /\ entry_1_recorded' = x9
          /\ entry_1_state' = x12
-         /\ manager_serving' = x24
-         /\ manager_state' = x25
+         /\ manager_serving' = x23
+         /\ manager_state' = x24
          /\ transaction_kind' = "NONE"
-         /\ manager_before' = (IF (~x23 /\ manager_state = "CAPTURING") THEN manager_before ELSE "PREPARED")
-         /\ component_0_before' = (IF x22 = "CAPTURING" THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x26 THEN component_0_epoch ELSE 0)
+         /\ manager_before' = (IF (~x22 /\ manager_state = "CAPTURING") THEN manager_before ELSE "PREPARED")
+         /\ component_0_before' = (IF x21 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x25 THEN component_0_epoch ELSE 0)
          /\ entry_0_retiring' = (~x1 /\ entry_0_state = "REPLAYING" /\ entry_0_retiring)
          /\ entry_0_failed' = (~x1 /\ entry_0_state = "REPLAYING" /\ entry_0_failed)
          /\ entry_0_before' = (IF (~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x26) THEN entry_0_noted ELSE 0)
+         /\ entry_0_noted' = (IF ((x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x25) THEN entry_0_noted ELSE 0)
          /\ entry_1_retiring' = (~x8 /\ entry_1_state = "REPLAYING" /\ entry_1_retiring)
          /\ entry_1_failed' = (~x8 /\ entry_1_state = "REPLAYING" /\ entry_1_failed)
          /\ entry_1_before' = (IF (~x8 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF ((x8 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x26) THEN entry_1_noted ELSE 0)
+         /\ entry_1_noted' = (IF ((x8 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x25) THEN entry_1_noted ELSE 0)
          /\ entry_2_retiring' = (entry_2_state = "REPLAYING" /\ entry_2_retiring)
          /\ entry_2_failed' = (entry_2_state = "REPLAYING" /\ entry_2_failed)
          /\ entry_2_before' = (IF entry_2_state = "CAPTURING" THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x26) THEN entry_2_noted ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x25) THEN entry_2_noted ELSE 0)
          /\ pool_0_before' = (IF pool_0_state = "RECORDING" THEN pool_0_before ELSE "MINTED")
          /\ pool_0_running' = (pool_0_state # "GONE" /\ pool_0_running)
          /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
@@ -1074,139 +1026,127 @@ abort ==
          \* entry: CAPTURING --abort[recorded]--> before
          x2 == (entry_0_state = "CAPTURING" /\ entry_0_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x3 == (entry_0_state # "CAPTURING" \/ ~entry_0_recorded)
-         x4 == (IF (x1 /\ x2) THEN domain_0_capturing - 1 ELSE domain_0_capturing)
-         x5 == (IF (x1 /\ x2) THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x6 == ((~x1 \/ ~x2) /\ entry_0_recorded)
-         x7 == (IF (x1 /\ x2) THEN entry_0_before ELSE entry_0_state)
-         x8 == (IF (x1 /\ x3) THEN domain_0_capturing - 1 ELSE x4)
-         x9 == (IF (x1 /\ x3) THEN entry_0_unreclaimed + 1 ELSE x5)
-         x10 == ((x1 /\ x3) \/ gate_free)
-         x11 == (IF (x1 /\ x3) THEN entry_0_before ELSE x7)
-         x12 == (IF x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x13 == ((x1 /\ pool_0_running) \/ left_0_0_running)
-         x14 == entry_1_state = "CAPTURING"
+         x3 == (entry_0_state = "CAPTURING" /\ ~entry_0_recorded)
+         x4 == (IF x1 THEN domain_0_capturing - 1 ELSE domain_0_capturing)
+         x5 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
+         x6 == (IF x1 THEN (~x2 /\ entry_0_recorded) ELSE entry_0_recorded)
+         x7 == (IF x1 THEN entry_0_before ELSE entry_0_state)
+         x8 == (IF x1 THEN (~x2 \/ gate_free) ELSE gate_free)
+         x9 == (IF x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x1 /\ pool_0_running) \/ left_0_0_running)
+         x11 == entry_1_state = "CAPTURING"
          \* entry: CAPTURING --abort[recorded]--> before
-         x15 == (entry_1_state = "CAPTURING" /\ entry_1_recorded)
+         x12 == (entry_1_state = "CAPTURING" /\ entry_1_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x16 == (entry_1_state # "CAPTURING" \/ ~entry_1_recorded)
-         x17 == (IF (x14 /\ x15) THEN x8 - 1 ELSE x8)
-         x18 == (IF (x14 /\ x15) THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x19 == ((~x14 \/ ~x15) /\ entry_1_recorded)
-         x20 == (IF (x14 /\ x15) THEN entry_1_before ELSE entry_1_state)
-         x21 == (IF (x14 /\ x16) THEN x8 - 1 ELSE x17)
-         x22 == (IF (x14 /\ x16) THEN entry_1_unreclaimed + 1 ELSE x18)
-         x23 == ((x14 /\ x16) \/ x10)
-         x24 == (IF (x14 /\ x16) THEN entry_1_before ELSE x20)
-         x25 == (IF x14 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x14 /\ pool_0_running) \/ left_1_0_running)
-         x27 == entry_2_state = "CAPTURING"
+         x13 == (entry_1_state = "CAPTURING" /\ ~entry_1_recorded)
+         x14 == (IF x11 THEN x4 - 1 ELSE x4)
+         x15 == (IF x11 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x16 == (IF x11 THEN (~x12 /\ entry_1_recorded) ELSE entry_1_recorded)
+         x17 == (IF x11 THEN entry_1_before ELSE entry_1_state)
+         x18 == (IF x11 THEN (~x12 \/ x8) ELSE x8)
+         x19 == (IF x11 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x20 == ((x11 /\ pool_0_running) \/ left_1_0_running)
+         x21 == entry_2_state = "CAPTURING"
          \* entry: CAPTURING --abort[recorded]--> before
-         x28 == (entry_2_state = "CAPTURING" /\ entry_2_recorded)
+         x22 == (entry_2_state = "CAPTURING" /\ entry_2_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x29 == (entry_2_state # "CAPTURING" \/ ~entry_2_recorded)
-         x30 == (IF (x27 /\ x28) THEN domain_1_capturing - 1 ELSE domain_1_capturing)
-         x31 == (IF (x27 /\ x28) THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x32 == ((~x27 \/ ~x28) /\ entry_2_recorded)
-         x33 == (IF (x27 /\ x28) THEN entry_2_before ELSE entry_2_state)
-         x34 == (IF (x27 /\ x29) THEN domain_1_capturing - 1 ELSE x30)
-         x35 == (IF (x27 /\ x29) THEN entry_2_unreclaimed + 1 ELSE x31)
-         x36 == ((x27 /\ x29) \/ x23)
-         x37 == (IF (x27 /\ x29) THEN entry_2_before ELSE x33)
-         x38 == (IF x27 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x39 == ((x27 /\ pool_2_running) \/ left_2_2_running)
-         x40 == (transaction_kind = "EXPLICIT" /\ component_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})
+         x23 == (entry_2_state = "CAPTURING" /\ ~entry_2_recorded)
+         x24 == (IF x21 THEN domain_1_capturing - 1 ELSE domain_1_capturing)
+         x25 == (IF x21 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x26 == (IF x21 THEN (~x22 /\ entry_2_recorded) ELSE entry_2_recorded)
+         x27 == (IF x21 THEN entry_2_before ELSE entry_2_state)
+         x28 == (IF x21 THEN (~x22 \/ x18) ELSE x18)
+         x29 == (IF x21 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x30 == ((x21 /\ pool_2_running) \/ left_2_2_running)
+         x31 == (transaction_kind = "EXPLICIT" /\ component_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})
          \* component: CAPTURING --abort[]--> before
-         x41 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --abort[]--> state
-         x42 == component_0_state # "CAPTURING"
-         x43 == (IF (x40 /\ x41) THEN component_0_before ELSE component_0_state)
-         x44 == (IF (x40 /\ x42) THEN component_0_state ELSE x43)
+         x32 == component_0_state = "CAPTURING"
+         x33 == (IF x31 THEN (IF x32 THEN component_0_before ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x45 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF x11 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x24 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x46 == (IF x45 THEN "RETIRED" ELSE pool_0_state)
+         x34 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF x7 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x17 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x35 == (IF x34 THEN "RETIRED" ELSE pool_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x47 == (pool_2_state \in {"LIVE", "MINTED"} /\ x37 \notin {"BOUND", "CAPTURING", "REPLAYING"})
-         x48 == (IF x47 THEN "RETIRED" ELSE pool_2_state)
-         x49 == transaction_kind = "EXPLICIT"
+         x36 == (pool_2_state \in {"LIVE", "MINTED"} /\ x27 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x37 == (IF x36 THEN "RETIRED" ELSE pool_2_state)
+         x38 == transaction_kind = "EXPLICIT"
          \* manager: CAPTURING --fail[]--> before
-         x50 == manager_state = "CAPTURING"
-         x51 == (IF (x49 /\ x50) THEN manager_before ELSE manager_state)
-         x52 == transaction_kind # "PROFILE"
-         x53 == (IF x52 THEN "NONE" ELSE transaction_kind)
-         x54 == (~x52 /\ transaction_kind = "PROFILE")
-         x55 == (IF x54 THEN "CLEARING" ELSE x53)
-         x56 == ((x11 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x24 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x37 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x39 == manager_state = "CAPTURING"
+         x40 == (IF x38 THEN (IF x39 THEN manager_before ELSE manager_state) ELSE manager_state)
+         x41 == transaction_kind # "PROFILE"
+         x42 == (IF x41 THEN "NONE" ELSE transaction_kind)
+         x43 == (~x41 /\ transaction_kind = "PROFILE")
+         x44 == (IF x43 THEN "CLEARING" ELSE x42)
+         x45 == ((x7 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x17 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x27 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x1 \/ (entry_0_state = "CAPTURING" /\ entry_0_recorded) \/ (entry_0_state = "CAPTURING" /\ ~entry_0_recorded)) = TRUE
+         /\ (~x1 \/ x2 \/ x3) = TRUE
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x14 \/ (entry_1_state = "CAPTURING" /\ entry_1_recorded) \/ (entry_1_state = "CAPTURING" /\ ~entry_1_recorded)) = TRUE
+         /\ (~x11 \/ x12 \/ x13) = TRUE
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x27 \/ (entry_2_state = "CAPTURING" /\ entry_2_recorded) \/ (entry_2_state = "CAPTURING" /\ ~entry_2_recorded)) = TRUE
+         /\ (~x21 \/ x22 \/ x23) = TRUE
          \* CAPTURING --abort[]--> before or BOUND|REPLAYING --abort[]--> state.
-         /\ (~x40 \/ component_0_state = "CAPTURING" \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")) = TRUE
-         /\ domain_0_capturing' = x21
-         /\ entry_0_unreclaimed' = (IF (x51 \notin {"CLOSED", "POISONED"} \/ (x51 # "POISONED" /\ ((x12 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ (~x31 \/ x32 \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
+         /\ domain_0_capturing' = x14
+         /\ entry_0_unreclaimed' = (IF (x40 \notin {"CLOSED", "POISONED"} \/ (x40 # "POISONED" /\ ((x9 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x5 ELSE 0)
          /\ entry_0_recorded' = x6
-         /\ entry_0_state' = (IF (x51 \notin {"CLOSED", "POISONED"} \/ x11 \in {"CAPTURING", "REPLAYING"}) THEN x11 ELSE "EAGER")
-         /\ gate_free' = x36
-         /\ left_0_0_graphs' = (IF x51 # "POISONED" THEN x12 ELSE 0)
-         /\ left_0_0_running' = (x51 # "POISONED" /\ (x12 # 0 \/ left_0_0_attempts # 0) /\ x13)
-         /\ entry_1_unreclaimed' = (IF (x51 \notin {"CLOSED", "POISONED"} \/ (x51 # "POISONED" /\ ((x25 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x22 ELSE 0)
-         /\ entry_1_recorded' = x19
-         /\ entry_1_state' = (IF (x51 \notin {"CLOSED", "POISONED"} \/ x24 \in {"CAPTURING", "REPLAYING"}) THEN x24 ELSE "EAGER")
-         /\ left_1_0_graphs' = (IF x51 # "POISONED" THEN x25 ELSE 0)
-         /\ left_1_0_running' = (x51 # "POISONED" /\ (x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ domain_1_capturing' = x34
-         /\ entry_2_unreclaimed' = (IF (x51 \notin {"CLOSED", "POISONED"} \/ (x51 # "POISONED" /\ (x38 + left_2_2_attempts) # 0)) THEN x35 ELSE 0)
-         /\ entry_2_recorded' = x32
-         /\ entry_2_state' = (IF (x51 \notin {"CLOSED", "POISONED"} \/ x37 \in {"CAPTURING", "REPLAYING"}) THEN x37 ELSE "EAGER")
-         /\ left_2_2_graphs' = (IF x51 # "POISONED" THEN x38 ELSE 0)
-         /\ left_2_2_running' = (x51 # "POISONED" /\ (x38 # 0 \/ left_2_2_attempts # 0) /\ x39)
-         /\ component_0_state' = (IF (x51 \notin {"CLOSED", "POISONED"} \/ x44 \in {"CAPTURING", "REPLAYING"}) THEN x44 ELSE "EAGER")
-         /\ pool_0_state' = (IF (x51 # "POISONED" \/ (~x45 /\ pool_0_state = "RECORDING")) THEN x46 ELSE "GONE")
-         /\ pool_2_state' = (IF (x51 # "POISONED" \/ (~x47 /\ pool_2_state = "RECORDING")) THEN x48 ELSE "GONE")
-         /\ manager_state' = x51
-         /\ transaction_kind' = x55
-         /\ manager_before' = (IF x51 = "CAPTURING" THEN manager_before ELSE "PREPARED")
-         /\ transaction_failed' = (~x54 /\ ~x52 /\ x51 # "POISONED" /\ transaction_failed)
-         /\ component_0_bound' = (IF (x51 \notin {"CLOSED", "POISONED"} \/ x44 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x44 = "CAPTURING" /\ x51 \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_held' = (IF x51 \notin {"CLOSED", "POISONED"} THEN component_0_held ELSE 0)
-         /\ component_0_epoch' = (IF (x51 \notin {"CLOSED", "POISONED"} /\ ~x56) THEN component_0_epoch ELSE 0)
-         /\ component_0_resident' = (x51 \in {"CLOSED", "POISONED"} \/ component_0_resident)
-         /\ entry_0_retiring' = (x11 = "REPLAYING" /\ x51 \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = (x11 = "REPLAYING" /\ x51 \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (x11 = "CAPTURING" /\ x51 \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (x51 \notin {"CLOSED", "POISONED"} /\ x11 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x56) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (x24 = "REPLAYING" /\ x51 \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = (x24 = "REPLAYING" /\ x51 \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (x24 = "CAPTURING" /\ x51 \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (x51 \notin {"CLOSED", "POISONED"} /\ x24 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x56) THEN entry_1_noted ELSE 0)
-         /\ entry_2_retiring' = (x37 = "REPLAYING" /\ x51 \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_failed' = (x37 = "REPLAYING" /\ x51 \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
-         /\ entry_2_before' = (IF (x37 = "CAPTURING" /\ x51 \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (x51 \notin {"CLOSED", "POISONED"} /\ x37 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x56) THEN entry_2_noted ELSE 0)
-         /\ pool_0_graphs' = (IF x51 # "POISONED" THEN pool_0_graphs ELSE 0)
-         /\ pool_0_before' = (IF (~x45 /\ pool_0_state = "RECORDING" /\ x51 # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (x51 # "POISONED" /\ (x45 \/ pool_0_state # "GONE") /\ pool_0_running)
-         /\ pool_1_state' = (IF (x51 # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
-         /\ pool_1_graphs' = (IF x51 # "POISONED" THEN pool_1_graphs ELSE 0)
-         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ x51 # "POISONED") THEN pool_1_before ELSE "MINTED")
-         /\ pool_1_running' = (x51 # "POISONED" /\ pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_graphs' = (IF x51 # "POISONED" THEN pool_2_graphs ELSE 0)
-         /\ pool_2_before' = (IF (~x47 /\ pool_2_state = "RECORDING" /\ x51 # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (x51 # "POISONED" /\ (x47 \/ pool_2_state # "GONE") /\ pool_2_running)
-         /\ left_0_0_attempts' = (IF x51 # "POISONED" THEN left_0_0_attempts ELSE 0)
-         /\ left_0_1_graphs' = (IF x51 # "POISONED" THEN left_0_1_graphs ELSE 0)
-         /\ left_0_1_attempts' = (IF x51 # "POISONED" THEN left_0_1_attempts ELSE 0)
-         /\ left_0_1_running' = (x51 # "POISONED" /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
-         /\ left_1_0_attempts' = (IF x51 # "POISONED" THEN left_1_0_attempts ELSE 0)
-         /\ left_1_1_graphs' = (IF x51 # "POISONED" THEN left_1_1_graphs ELSE 0)
-         /\ left_1_1_attempts' = (IF x51 # "POISONED" THEN left_1_1_attempts ELSE 0)
-         /\ left_1_1_running' = (x51 # "POISONED" /\ (left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
-         /\ left_2_2_attempts' = (IF x51 # "POISONED" THEN left_2_2_attempts ELSE 0)
+         /\ entry_0_state' = (IF (x40 \notin {"CLOSED", "POISONED"} \/ x7 \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
+         /\ gate_free' = x28
+         /\ left_0_0_graphs' = (IF x40 # "POISONED" THEN x9 ELSE 0)
+         /\ left_0_0_running' = (x40 # "POISONED" /\ (x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ entry_1_unreclaimed' = (IF (x40 \notin {"CLOSED", "POISONED"} \/ (x40 # "POISONED" /\ ((x19 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x15 ELSE 0)
+         /\ entry_1_recorded' = x16
+         /\ entry_1_state' = (IF (x40 \notin {"CLOSED", "POISONED"} \/ x17 \in {"CAPTURING", "REPLAYING"}) THEN x17 ELSE "EAGER")
+         /\ left_1_0_graphs' = (IF x40 # "POISONED" THEN x19 ELSE 0)
+         /\ left_1_0_running' = (x40 # "POISONED" /\ (x19 # 0 \/ left_1_0_attempts # 0) /\ x20)
+         /\ domain_1_capturing' = x24
+         /\ entry_2_unreclaimed' = (IF (x40 \notin {"CLOSED", "POISONED"} \/ (x40 # "POISONED" /\ (x29 + left_2_2_attempts) # 0)) THEN x25 ELSE 0)
+         /\ entry_2_recorded' = x26
+         /\ entry_2_state' = (IF (x40 \notin {"CLOSED", "POISONED"} \/ x27 \in {"CAPTURING", "REPLAYING"}) THEN x27 ELSE "EAGER")
+         /\ left_2_2_graphs' = (IF x40 # "POISONED" THEN x29 ELSE 0)
+         /\ left_2_2_running' = (x40 # "POISONED" /\ (x29 # 0 \/ left_2_2_attempts # 0) /\ x30)
+         /\ component_0_state' = (IF (x40 \notin {"CLOSED", "POISONED"} \/ x33 \in {"CAPTURING", "REPLAYING"}) THEN x33 ELSE "EAGER")
+         /\ pool_0_state' = (IF (x40 # "POISONED" \/ (~x34 /\ pool_0_state = "RECORDING")) THEN x35 ELSE "GONE")
+         /\ pool_2_state' = (IF (x40 # "POISONED" \/ (~x36 /\ pool_2_state = "RECORDING")) THEN x37 ELSE "GONE")
+         /\ manager_state' = x40
+         /\ transaction_kind' = x44
+         /\ manager_before' = (IF x40 = "CAPTURING" THEN manager_before ELSE "PREPARED")
+         /\ transaction_failed' = (~x43 /\ ~x41 /\ x40 # "POISONED" /\ transaction_failed)
+         /\ component_0_bound' = (IF (x40 \notin {"CLOSED", "POISONED"} \/ x33 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x33 = "CAPTURING" /\ x40 \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_held' = (IF x40 \notin {"CLOSED", "POISONED"} THEN component_0_held ELSE 0)
+         /\ component_0_epoch' = (IF (x40 \notin {"CLOSED", "POISONED"} /\ ~x45) THEN component_0_epoch ELSE 0)
+         /\ component_0_resident' = (x40 \in {"CLOSED", "POISONED"} \/ component_0_resident)
+         /\ entry_0_retiring' = (x7 = "REPLAYING" /\ x40 \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (x7 = "REPLAYING" /\ x40 \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = (IF (x7 = "CAPTURING" /\ x40 \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (x40 \notin {"CLOSED", "POISONED"} /\ x7 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x45) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x17 = "REPLAYING" /\ x40 \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (x17 = "REPLAYING" /\ x40 \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = (IF (x17 = "CAPTURING" /\ x40 \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (x40 \notin {"CLOSED", "POISONED"} /\ x17 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x45) THEN entry_1_noted ELSE 0)
+         /\ entry_2_retiring' = (x27 = "REPLAYING" /\ x40 \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_failed' = (x27 = "REPLAYING" /\ x40 \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
+         /\ entry_2_before' = (IF (x27 = "CAPTURING" /\ x40 \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (x40 \notin {"CLOSED", "POISONED"} /\ x27 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x45) THEN entry_2_noted ELSE 0)
+         /\ pool_0_graphs' = (IF x40 # "POISONED" THEN pool_0_graphs ELSE 0)
+         /\ pool_0_before' = (IF (~x34 /\ pool_0_state = "RECORDING" /\ x40 # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x40 # "POISONED" /\ (x34 \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ pool_1_state' = (IF (x40 # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
+         /\ pool_1_graphs' = (IF x40 # "POISONED" THEN pool_1_graphs ELSE 0)
+         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ x40 # "POISONED") THEN pool_1_before ELSE "MINTED")
+         /\ pool_1_running' = (x40 # "POISONED" /\ pool_1_state # "GONE" /\ pool_1_running)
+         /\ pool_2_graphs' = (IF x40 # "POISONED" THEN pool_2_graphs ELSE 0)
+         /\ pool_2_before' = (IF (~x36 /\ pool_2_state = "RECORDING" /\ x40 # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x40 # "POISONED" /\ (x36 \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_0_0_attempts' = (IF x40 # "POISONED" THEN left_0_0_attempts ELSE 0)
+         /\ left_0_1_graphs' = (IF x40 # "POISONED" THEN left_0_1_graphs ELSE 0)
+         /\ left_0_1_attempts' = (IF x40 # "POISONED" THEN left_0_1_attempts ELSE 0)
+         /\ left_0_1_running' = (x40 # "POISONED" /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
+         /\ left_1_0_attempts' = (IF x40 # "POISONED" THEN left_1_0_attempts ELSE 0)
+         /\ left_1_1_graphs' = (IF x40 # "POISONED" THEN left_1_1_graphs ELSE 0)
+         /\ left_1_1_attempts' = (IF x40 # "POISONED" THEN left_1_1_attempts ELSE 0)
+         /\ left_1_1_running' = (x40 # "POISONED" /\ (left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
+         /\ left_2_2_attempts' = (IF x40 # "POISONED" THEN left_2_2_attempts ELSE 0)
          /\ UNCHANGED <<manager_serving, gate_foreign, component_0_leased, entry_0_leases, entry_0_holders, entry_1_leases,
                          entry_1_holders, entry_2_leases, entry_2_holders, domain_0_turn, domain_1_turn>>
 
@@ -1287,35 +1227,31 @@ acquire_e0 ==
   /\ LET x1 == (entry_0_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_0_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_0_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_0_leases + 1 ELSE entry_0_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x6 == (IF x2 THEN entry_0_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_0_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch /\ ~entry_0_retiring /\ ~entry_0_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == (((~x2 /\ ~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == (entry_0_noted = component_0_epoch /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_0_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch) \/ (entry_0_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_0_noted # component_0_epoch))) = TRUE
-         /\ entry_0_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_0_leases' = entry_0_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_0_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_0_holders' = entry_0_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = ((x2 \/ x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = ((x2 \/ x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_2_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_2_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_recorded,
                          entry_0_unreclaimed, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded,
                          entry_1_before, entry_1_unreclaimed, entry_1_holders, entry_2_state, entry_2_leases, entry_2_retiring,
@@ -1331,35 +1267,31 @@ acquire_e1 ==
   /\ LET x1 == (entry_1_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_1_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_1_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_1_leases + 1 ELSE entry_1_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x6 == (IF x2 THEN entry_1_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_1_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch /\ ~entry_1_retiring /\ ~entry_1_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x2 /\ ~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ entry_1_noted = component_0_epoch /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_1_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch) \/ (entry_1_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_1_noted # component_0_epoch))) = TRUE
-         /\ entry_1_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_1_leases' = entry_1_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_1_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_1_holders' = entry_1_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = ((x2 \/ x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = ((x2 \/ x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_2_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_2_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_state, entry_0_leases,
                          entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed,
                          entry_0_holders, entry_1_recorded, entry_1_unreclaimed, entry_2_state, entry_2_leases,
@@ -1376,35 +1308,31 @@ acquire_e2 ==
   /\ LET x1 == (entry_2_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_2_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_2_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_2_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_2_leases + 1 ELSE entry_2_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_2_state)
-         x6 == (IF x2 THEN entry_2_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_2_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_2_noted = component_0_epoch /\ ~entry_2_retiring /\ ~entry_2_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ ((~x2 /\ ~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ entry_2_noted = component_0_epoch)
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_2_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_2_noted = component_0_epoch) \/ (entry_2_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_2_noted = component_0_epoch /\ ~entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_2_noted # component_0_epoch))) = TRUE
-         /\ entry_2_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_2_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_2_leases' = entry_2_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_2_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_2_holders' = entry_2_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_1_noted ELSE 0)
-         /\ entry_2_retiring' = ((x2 \/ x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_failed' = ((x2 \/ x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x2 /\ ~x1 /\ entry_2_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_2_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_1_noted ELSE 0)
+         /\ entry_2_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
+         /\ entry_2_before' = "EAGER"
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_2_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_state, entry_0_leases,
                          entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed,
                          entry_0_holders, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded,
@@ -1477,56 +1405,50 @@ fail_launch_e0 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases)
-         x3 == (IF x1 THEN entry_0_leases - 1 ELSE entry_0_leases)
-         x4 == (x1 \/ entry_0_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_0_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x14 == ((x12 /\ pool_0_running) \/ left_0_0_running)
+         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1)
+         x3 == (IF x1 THEN entry_0_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_0_unreclaimed ELSE entry_0_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x9 == ((~x1 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x2 /\ (x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_0_state)
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF x1 THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((x2 \/ (~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((~x1 \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_0_turn' = -1
-         /\ entry_0_leases' = x6
-         /\ entry_0_failed' = (~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x13 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ entry_0_leases' = x3
+         /\ entry_0_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x8 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x7 ELSE 0)
          /\ entry_0_holders' = entry_0_holders - 1
-         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_0_0_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = (~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_0_0_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_recorded, entry_1_state,
                          entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded, entry_1_before,
                          entry_1_unreclaimed, entry_1_holders, entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed,
@@ -1539,56 +1461,50 @@ fail_launch_e1 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases)
-         x3 == (IF x1 THEN entry_1_leases - 1 ELSE entry_1_leases)
-         x4 == (x1 \/ entry_1_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_1_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x14 == ((x12 /\ pool_0_running) \/ left_1_0_running)
+         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1)
+         x3 == (IF x1 THEN entry_1_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_1_unreclaimed ELSE entry_1_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x9 == ((~x1 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF (~x2 /\ (x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_0_state)
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x1 THEN 1 ELSE 0)) = 0)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x2 \/ (~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (~x1 \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_0_turn' = -1
-         /\ entry_1_leases' = x6
-         /\ entry_1_failed' = (~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x13 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ entry_1_leases' = x3
+         /\ entry_1_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x8 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x7 ELSE 0)
          /\ entry_1_holders' = entry_1_holders - 1
-         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_1_0_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_before' = (IF (~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_1_0_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_state, entry_0_leases,
                          entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed,
                          entry_0_holders, entry_1_recorded, entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed,
@@ -1601,56 +1517,50 @@ fail_launch_e2 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases)
-         x3 == (IF x1 THEN entry_2_leases - 1 ELSE entry_2_leases)
-         x4 == (x1 \/ entry_2_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_2_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_2_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x14 == ((x12 /\ pool_2_running) \/ left_2_2_running)
+         x2 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1)
+         x3 == (IF x1 THEN entry_2_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_2_unreclaimed ELSE entry_2_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x9 == ((~x1 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x2 \/ (~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_2_state)
+         x12 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x1)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x2 \/ (~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (~x1 \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_2_state = "REPLAYING" /\ 1 < entry_2_leases) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_1_turn' = -1
-         /\ entry_2_leases' = x6
-         /\ entry_2_failed' = (~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_2_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x13 + left_2_2_attempts) # 0)) THEN x9 ELSE 0)
+         /\ entry_2_leases' = x3
+         /\ entry_2_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x8 + left_2_2_attempts) # 0)) THEN x7 ELSE 0)
          /\ entry_2_holders' = entry_2_holders - 1
-         /\ left_2_2_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_2_2_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_2_2_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_2_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ entry_2_retiring' = (~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_before' = (IF (~x2 /\ ~x1 /\ entry_2_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_2_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x12 \/ ~x17) /\ pool_2_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_2_2_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_2_2_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_2_2_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_1_noted ELSE 0)
+         /\ entry_2_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_before' = "EAGER"
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_2_noted ELSE 0)
+         /\ pool_2_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_state, entry_0_leases,
                          entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed,
                          entry_0_holders, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded,
@@ -1663,67 +1573,56 @@ release_e0 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases))
+         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed))
+         x3 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed \/ (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ ~entry_0_retiring \/ entry_0_failed \/ (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed)))
-         x5 == (IF x1 THEN entry_0_leases - 1 ELSE entry_0_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_0_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_0_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x22 == ((x20 /\ pool_0_running) \/ left_0_0_running)
+         x4 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_failed)
+         x5 == (IF x1 THEN entry_0_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_0_unreclaimed ELSE (IF x2 THEN entry_0_unreclaimed ELSE entry_0_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x12 == ((x10 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_0_state)
+         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x1 \/ x2) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == (((~x1 /\ ~x2) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases)) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed)) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ ~entry_0_retiring \/ entry_0_failed))) = TRUE
-         /\ entry_0_leases' = x15
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x21 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_0_leases' = x5
+         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x11 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
          /\ entry_0_holders' = entry_0_holders - 1
-         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_0_0_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_0_0_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_recorded, entry_1_state,
                          entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded, entry_1_before,
                          entry_1_unreclaimed, entry_1_holders, entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed,
@@ -1736,67 +1635,56 @@ release_e1 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases))
+         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed))
+         x3 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed \/ (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ ~entry_1_retiring \/ entry_1_failed \/ (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed)))
-         x5 == (IF x1 THEN entry_1_leases - 1 ELSE entry_1_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_1_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_1_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x22 == ((x20 /\ pool_0_running) \/ left_1_0_running)
+         x4 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_failed)
+         x5 == (IF x1 THEN entry_1_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_1_unreclaimed ELSE (IF x2 THEN entry_1_unreclaimed ELSE entry_1_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x12 == ((x10 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF (~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_0_state)
+         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF (x1 \/ x2) THEN 1 ELSE 0)) = 0)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x1 /\ ~x2) \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases)) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed)) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ ~entry_1_retiring \/ entry_1_failed))) = TRUE
-         /\ entry_1_leases' = x15
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x21 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_1_leases' = x5
+         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x11 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x9 ELSE 0)
          /\ entry_1_holders' = entry_1_holders - 1
-         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_1_0_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_1_0_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_state, entry_0_leases,
                          entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed,
                          entry_0_holders, entry_1_recorded, entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed,
@@ -1809,67 +1697,56 @@ release_e2 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases))
+         x2 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed))
+         x3 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_retiring /\ ~entry_2_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed \/ (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases)) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ ~entry_2_retiring \/ entry_2_failed \/ (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed)))
-         x5 == (IF x1 THEN entry_2_leases - 1 ELSE entry_2_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_2_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_2_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_2_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x22 == ((x20 /\ pool_2_running) \/ left_2_2_running)
+         x4 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_failed)
+         x5 == (IF x1 THEN entry_2_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_2_unreclaimed ELSE (IF x2 THEN entry_2_unreclaimed ELSE entry_2_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x12 == ((x10 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_2_state)
+         x15 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x1 /\ ~x2)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ ((~x1 /\ ~x2) \/ entry_2_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_2_state = "REPLAYING" /\ 1 < entry_2_leases) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases)) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed)) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ ~entry_2_retiring \/ entry_2_failed))) = TRUE
-         /\ entry_2_leases' = x15
-         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_2_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x21 + left_2_2_attempts) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_2_leases' = x5
+         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x11 + left_2_2_attempts) # 0)) THEN x9 ELSE 0)
          /\ entry_2_holders' = entry_2_holders - 1
-         /\ left_2_2_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_2_2_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_2_2_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_2_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ entry_2_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_2_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_2_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x20 \/ ~x25) /\ pool_2_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_2_2_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_2_2_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_2_2_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_1_noted ELSE 0)
+         /\ entry_2_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
+         /\ entry_2_before' = "EAGER"
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_2_noted ELSE 0)
+         /\ pool_2_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_state, entry_0_leases,
                          entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed,
                          entry_0_holders, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded,
@@ -1885,67 +1762,65 @@ evict_d0 ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x18 == (IF x16 THEN x3 - 1 ELSE x3)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x23 /\ x24 /\ pool_0_running) \/ left_1_0_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN x3 - 1 ELSE x3)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x24 == ((x21 /\ x22 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE x13)
+         x25 == (x12 = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE x15)
-         x31 == (((~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_0_noted = component_0_epoch) /\ ((~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
+         x27 == (x14 \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE x14) ELSE x14)
+         x29 == ((x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch))
      IN
-         /\ component_0_bound' = x18
+         /\ component_0_bound' = x17
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x7
-         /\ entry_0_retiring' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x6)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x28
-         /\ pool_0_state' = x30
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x22
-         /\ entry_1_retiring' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x21)
-         /\ left_1_0_graphs' = x25
-         /\ left_1_0_running' = ((x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ component_0_before' = (IF ((~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x31 THEN component_0_epoch ELSE 0)
-         /\ entry_0_failed' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_failed' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF ((x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (((x23 /\ x24 /\ x29) \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ entry_0_state' = x5
+         /\ entry_0_retiring' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x6)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x26
+         /\ pool_0_state' = x28
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x19
+         /\ entry_1_retiring' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x20)
+         /\ left_1_0_graphs' = x23
+         /\ left_1_0_running' = ((x23 # 0 \/ left_1_0_attempts # 0) /\ x24)
+         /\ component_0_before' = (IF x26 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x29 THEN component_0_epoch ELSE 0)
+         /\ entry_0_failed' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ entry_0_failed)
+         /\ entry_0_before' = (IF (~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x29) THEN entry_0_noted ELSE 0)
+         /\ entry_1_failed' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ entry_1_failed)
+         /\ entry_1_before' = (IF (~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x29) THEN entry_1_noted ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x29) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF x28 = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x28 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident, entry_0_leases,
                          entry_0_recorded, entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_state,
                          entry_2_leases, entry_2_retiring, entry_2_failed, entry_2_recorded, entry_2_before,
@@ -1962,40 +1837,39 @@ evict_d1 ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ (entry_2_state # "BOUND" \/ domain_1_capturing # 0))
+         x2 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_2_state)
-         x6 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x7 == (x1 \/ x2)
-         x8 == (~x2 /\ x1)
-         x9 == (IF (x7 /\ x8) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x10 == ((x7 /\ x8 /\ pool_2_running) \/ left_2_2_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_2_state))
+         x6 == (~x1 /\ x2)
+         x7 == (x2 \/ x1)
+         x8 == (IF (x7 /\ x1) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x9 == ((x7 /\ x1 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x11 == (component_0_state = "BOUND" /\ x3 = 0)
-         x12 == (IF (x7 /\ x8 /\ x11) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x3 = 0)
+         x11 == (IF (x7 /\ x1) THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x13 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x2 /\ x1)
-         x14 == (IF (x7 /\ x8 /\ x13) THEN "RETIRED" ELSE pool_2_state)
-         x15 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ ((~x2 /\ x1) \/ entry_2_noted = component_0_epoch))
+         x12 == (pool_2_state \in {"LIVE", "MINTED"} /\ x1)
+         x13 == (IF (x7 /\ x1) THEN (IF x12 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
+         x14 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x1 \/ entry_2_noted = component_0_epoch))
      IN
          /\ component_0_bound' = x3
          /\ entry_2_unreclaimed' = x4
-         /\ entry_2_state' = x6
-         /\ entry_2_retiring' = ((x2 \/ (~x1 /\ entry_2_state = "REPLAYING")) /\ x2)
-         /\ left_2_2_graphs' = x9
-         /\ left_2_2_running' = ((x9 # 0 \/ left_2_2_attempts # 0) /\ x10)
-         /\ component_0_state' = x12
-         /\ pool_2_state' = x14
-         /\ component_0_before' = (IF ((~x7 \/ ~x8 \/ ~x11) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x15 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x15) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x15) THEN entry_1_noted ELSE 0)
-         /\ entry_2_failed' = ((x2 \/ (~x1 /\ entry_2_state = "REPLAYING")) /\ entry_2_failed)
+         /\ entry_2_state' = x5
+         /\ entry_2_retiring' = (~x1 /\ (x2 \/ entry_2_state = "REPLAYING") /\ x6)
+         /\ left_2_2_graphs' = x8
+         /\ left_2_2_running' = ((x8 # 0 \/ left_2_2_attempts # 0) /\ x9)
+         /\ component_0_state' = x11
+         /\ pool_2_state' = x13
+         /\ component_0_before' = (IF x11 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x14 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x14) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x14) THEN entry_1_noted ELSE 0)
+         /\ entry_2_failed' = (~x1 /\ (x2 \/ entry_2_state = "REPLAYING") /\ entry_2_failed)
          /\ entry_2_before' = "EAGER"
-         /\ entry_2_noted' = (IF ((x2 \/ ~x1) /\ ~x15) THEN entry_2_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x7 \/ ~x8 \/ ~x13) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (((x7 /\ x8 /\ x13) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ entry_2_noted' = (IF (~x1 /\ ~x14) THEN entry_2_noted ELSE 0)
+         /\ pool_2_before' = (IF x13 = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x13 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed,
@@ -2479,96 +2353,93 @@ invalidate ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x18 == (IF x16 THEN x3 - 1 ELSE x3)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x23 /\ x24 /\ pool_0_running) \/ left_1_0_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN x3 - 1 ELSE x3)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x24 == ((x21 /\ x22 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE x13)
+         x25 == (x12 = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE x15)
+         x27 == (x14 \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE x14) ELSE x14)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x31 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
+         x29 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x32 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_1_capturing # 0))
-         x33 == (IF x31 THEN x18 - 1 ELSE x18)
-         x34 == (IF x31 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x35 == (IF x31 THEN "EVICTED" ELSE entry_2_state)
-         x36 == (x32 \/ entry_2_retiring)
-         x37 == (IF x32 THEN "REPLAYING" ELSE x35)
-         x38 == (x31 \/ x32)
-         x39 == (~x32 /\ (x31 \/ entry_2_state = "EVICTED"))
-         x40 == (IF (x38 /\ x39) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x41 == ((x38 /\ x39 /\ pool_2_running) \/ left_2_2_running)
+         x30 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring)
+         x31 == (IF x29 THEN x17 - 1 ELSE x17)
+         x32 == (IF x29 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x33 == (IF x29 THEN "EVICTED" ELSE (IF x30 THEN "REPLAYING" ELSE entry_2_state))
+         x34 == (IF x29 THEN entry_2_retiring ELSE (x30 \/ entry_2_retiring))
+         x35 == (x30 \/ x29)
+         x36 == (x29 \/ (~x30 /\ entry_2_state = "EVICTED"))
+         x37 == (IF (x35 /\ x36) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x38 == ((x35 /\ x36 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x42 == ((~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x33 = 0)
-         x43 == (IF (x38 /\ x39 /\ x42) THEN "EVICTED" ELSE x28)
+         x39 == (x26 = "BOUND" /\ x31 = 0)
+         x40 == (IF (x35 /\ x36) THEN (IF x39 THEN "EVICTED" ELSE x26) ELSE x26)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x44 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x45 == (IF (x38 /\ x39 /\ x44) THEN "RETIRED" ELSE pool_2_state)
-         x46 == (~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
+         x41 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x42 == (IF (x35 /\ x36) THEN (IF x41 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
+         x43 == ((x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) /\ (x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) /\ (x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
      IN
-         /\ component_0_epoch' = (IF ~x46 THEN 1 ELSE 0)
+         /\ component_0_epoch' = (IF ~x43 THEN 1 ELSE 0)
          /\ entry_0_noted' = 0
          /\ entry_1_noted' = 0
          /\ entry_2_noted' = 0
-         /\ component_0_bound' = x33
+         /\ component_0_bound' = x31
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x7
-         /\ entry_0_retiring' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x6)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x43
-         /\ pool_0_state' = x30
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x22
-         /\ entry_1_retiring' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x21)
-         /\ left_1_0_graphs' = x25
-         /\ left_1_0_running' = ((x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ entry_2_unreclaimed' = x34
-         /\ entry_2_state' = x37
-         /\ entry_2_retiring' = ((x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x36)
-         /\ left_2_2_graphs' = x40
-         /\ left_2_2_running' = ((x40 # 0 \/ left_2_2_attempts # 0) /\ x41)
-         /\ pool_2_state' = x45
-         /\ component_0_before' = (IF ((~x38 \/ ~x39 \/ ~x42) /\ (~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ entry_0_failed' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_1_failed' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_2_failed' = ((x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x32 /\ ~x31 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
-         /\ pool_0_before' = (IF ((~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (((x23 /\ x24 /\ x29) \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
-         /\ pool_2_before' = (IF ((~x38 \/ ~x39 \/ ~x44) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (((x38 /\ x39 /\ x44) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ entry_0_state' = x5
+         /\ entry_0_retiring' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x6)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x40
+         /\ pool_0_state' = x28
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x19
+         /\ entry_1_retiring' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x20)
+         /\ left_1_0_graphs' = x23
+         /\ left_1_0_running' = ((x23 # 0 \/ left_1_0_attempts # 0) /\ x24)
+         /\ entry_2_unreclaimed' = x32
+         /\ entry_2_state' = x33
+         /\ entry_2_retiring' = (~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x34)
+         /\ left_2_2_graphs' = x37
+         /\ left_2_2_running' = ((x37 # 0 \/ left_2_2_attempts # 0) /\ x38)
+         /\ pool_2_state' = x42
+         /\ component_0_before' = (IF x40 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ entry_0_failed' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ entry_0_failed)
+         /\ entry_0_before' = (IF (~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_1_failed' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ entry_1_failed)
+         /\ entry_1_before' = (IF (~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_2_failed' = (~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ entry_2_failed)
+         /\ entry_2_before' = (IF (~x29 /\ ~x30 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
+         /\ pool_0_before' = (IF x28 = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x28 # "GONE" /\ pool_0_running)
+         /\ pool_2_before' = (IF x42 = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x42 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident, entry_0_leases,
                          entry_0_recorded, entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases,
                          entry_2_recorded, entry_2_holders, domain_0, domain_1, pool_0_graphs, pool_1, pool_2_graphs,
@@ -2720,128 +2591,123 @@ release_all ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x18 == (IF x16 THEN x3 - 1 ELSE x3)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x23 /\ x24 /\ pool_0_running) \/ left_1_0_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN x3 - 1 ELSE x3)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x24 == ((x21 /\ x22 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE x13)
+         x25 == (x12 = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE x15)
+         x27 == (x14 \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE x14) ELSE x14)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x31 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
+         x29 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x32 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_1_capturing # 0))
-         x33 == (IF x31 THEN x18 - 1 ELSE x18)
-         x34 == (IF x31 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x35 == (IF x31 THEN "EVICTED" ELSE entry_2_state)
-         x36 == (x32 \/ entry_2_retiring)
-         x37 == (IF x32 THEN "REPLAYING" ELSE x35)
-         x38 == (x31 \/ x32)
-         x39 == (~x32 /\ (x31 \/ entry_2_state = "EVICTED"))
-         x40 == (IF (x38 /\ x39) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x41 == ((x38 /\ x39 /\ pool_2_running) \/ left_2_2_running)
+         x30 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring)
+         x31 == (IF x29 THEN x17 - 1 ELSE x17)
+         x32 == (IF x29 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x33 == (IF x29 THEN "EVICTED" ELSE (IF x30 THEN "REPLAYING" ELSE entry_2_state))
+         x34 == (IF x29 THEN entry_2_retiring ELSE (x30 \/ entry_2_retiring))
+         x35 == (x30 \/ x29)
+         x36 == (x29 \/ (~x30 /\ entry_2_state = "EVICTED"))
+         x37 == (IF (x35 /\ x36) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x38 == ((x35 /\ x36 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x42 == ((~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x33 = 0)
-         x43 == (IF (x38 /\ x39 /\ x42) THEN "EVICTED" ELSE x28)
+         x39 == (x26 = "BOUND" /\ x31 = 0)
+         x40 == (IF (x35 /\ x36) THEN (IF x39 THEN "EVICTED" ELSE x26) ELSE x26)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x44 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x45 == (IF (x38 /\ x39 /\ x44) THEN "RETIRED" ELSE pool_2_state)
+         x41 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x42 == (IF (x35 /\ x36) THEN (IF x41 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x46 == ((~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x47 == (IF x46 THEN "RETIRED" ELSE x30)
+         x43 == (x28 \in {"LIVE", "MINTED"} /\ ((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x44 == (IF x43 THEN "RETIRED" ELSE x28)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x48 == ((~x38 \/ ~x39 \/ ~x44) /\ pool_2_state \in {"LIVE", "MINTED"} /\ ~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x49 == (IF x48 THEN "RETIRED" ELSE x45)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x50 == ((x38 /\ x39 /\ x42) \/ (x23 /\ x24 /\ x27) \/ (x8 /\ x9 /\ x12) \/ component_0_state \in {"EVICTED", "FAILED"})
-         x51 == (IF x50 THEN "EAGER" ELSE x43)
+         x45 == (x42 \in {"LIVE", "MINTED"} /\ (x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x46 == (IF x45 THEN "RETIRED" ELSE x42)
+         x47 == (IF x40 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x40)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x52 == (~x2 /\ (x1 \/ entry_0_state \in {"EVICTED", "FAILED"}) /\ x4 = 0)
-         x53 == (~x52 /\ x6)
-         x54 == (~x52 /\ entry_0_failed)
-         x55 == (IF x52 THEN "EAGER" ELSE x7)
+         x48 == ((x1 \/ (~x2 /\ entry_0_state \in {"EVICTED", "FAILED"})) /\ x4 = 0)
+         x49 == (~x48 /\ x6)
+         x50 == (~x48 /\ entry_0_failed)
+         x51 == (IF x48 THEN "EAGER" ELSE x5)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x56 == (~x17 /\ (x16 \/ entry_1_state \in {"EVICTED", "FAILED"}) /\ x19 = 0)
-         x57 == (~x56 /\ x21)
-         x58 == (~x56 /\ entry_1_failed)
-         x59 == (IF x56 THEN "EAGER" ELSE x22)
+         x52 == ((x15 \/ (~x16 /\ entry_1_state \in {"EVICTED", "FAILED"})) /\ x18 = 0)
+         x53 == (~x52 /\ x20)
+         x54 == (~x52 /\ entry_1_failed)
+         x55 == (IF x52 THEN "EAGER" ELSE x19)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x60 == (~x32 /\ (x31 \/ entry_2_state \in {"EVICTED", "FAILED"}) /\ x34 = 0)
-         x61 == (~x60 /\ x36)
-         x62 == (~x60 /\ entry_2_failed)
-         x63 == (IF x60 THEN "EAGER" ELSE x37)
-         x64 == ((x52 \/ (~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_0_noted = component_0_epoch) /\ (x56 \/ (~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_1_noted = component_0_epoch) /\ (x60 \/ (~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_2_noted = component_0_epoch))
+         x56 == ((x29 \/ (~x30 /\ entry_2_state \in {"EVICTED", "FAILED"})) /\ x32 = 0)
+         x57 == (~x56 /\ x34)
+         x58 == (~x56 /\ entry_2_failed)
+         x59 == (IF x56 THEN "EAGER" ELSE x33)
+         x60 == ((x48 \/ x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (x52 \/ x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (x56 \/ x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_0_epoch))
      IN
          \* SERVING --release[no lease held]--> PREPARED.
          /\ manager_state = "SERVING"
          /\ ((entry_0_leases + entry_1_leases) + entry_2_leases) = 0
-         /\ component_0_bound' = x33
+         /\ component_0_bound' = x31
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x55
-         /\ entry_0_retiring' = (~x52 /\ (x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x53)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x51
-         /\ pool_0_state' = x47
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x59
-         /\ entry_1_retiring' = (~x56 /\ (x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x57)
-         /\ left_1_0_graphs' = x25
-         /\ left_1_0_running' = ((x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ entry_2_unreclaimed' = x34
-         /\ entry_2_state' = x63
-         /\ entry_2_retiring' = (~x60 /\ (x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x61)
-         /\ left_2_2_graphs' = x40
-         /\ left_2_2_running' = ((x40 # 0 \/ left_2_2_attempts # 0) /\ x41)
-         /\ pool_2_state' = x49
+         /\ entry_0_state' = x51
+         /\ entry_0_retiring' = (~x48 /\ ~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x49)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x47
+         /\ pool_0_state' = x44
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x55
+         /\ entry_1_retiring' = (~x52 /\ ~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x53)
+         /\ left_1_0_graphs' = x23
+         /\ left_1_0_running' = ((x23 # 0 \/ left_1_0_attempts # 0) /\ x24)
+         /\ entry_2_unreclaimed' = x32
+         /\ entry_2_state' = x59
+         /\ entry_2_retiring' = (~x56 /\ ~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x57)
+         /\ left_2_2_graphs' = x37
+         /\ left_2_2_running' = ((x37 # 0 \/ left_2_2_attempts # 0) /\ x38)
+         /\ pool_2_state' = x46
          /\ manager_state' = "PREPARED"
-         /\ entry_0_failed' = (~x52 /\ (x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x54)
-         /\ entry_1_failed' = (~x56 /\ (x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x58)
-         /\ entry_2_failed' = (~x60 /\ (x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x62)
+         /\ entry_0_failed' = (~x48 /\ ~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x50)
+         /\ entry_1_failed' = (~x52 /\ ~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x54)
+         /\ entry_2_failed' = (~x56 /\ ~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x58)
          /\ manager_before' = "PREPARED"
          /\ transaction_failed' = FALSE
-         /\ component_0_before' = (IF (~x50 /\ (~x38 \/ ~x39 \/ ~x42) /\ (~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x64 THEN component_0_epoch ELSE 0)
-         /\ entry_0_before' = (IF (~x52 /\ ~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (~x52 /\ (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x64) THEN entry_0_noted ELSE 0)
-         /\ entry_1_before' = (IF (~x56 /\ ~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (~x56 /\ (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x64) THEN entry_1_noted ELSE 0)
-         /\ entry_2_before' = (IF (~x60 /\ ~x32 /\ ~x31 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (~x60 /\ (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x64) THEN entry_2_noted ELSE 0)
-         /\ pool_0_before' = (IF (~x46 /\ (~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = ((x46 \/ (x23 /\ x24 /\ x29) \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ component_0_before' = (IF (x40 \notin {"EVICTED", "FAILED"} /\ x40 = "CAPTURING") THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x60 THEN component_0_epoch ELSE 0)
+         /\ entry_0_before' = (IF (~x48 /\ ~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (~x48 /\ ~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x60) THEN entry_0_noted ELSE 0)
+         /\ entry_1_before' = (IF (~x52 /\ ~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (~x52 /\ ~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x60) THEN entry_1_noted ELSE 0)
+         /\ entry_2_before' = (IF (~x56 /\ ~x29 /\ ~x30 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (~x56 /\ ~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x60) THEN entry_2_noted ELSE 0)
+         /\ pool_0_before' = (IF (~x43 /\ x28 = "RECORDING") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = ((x43 \/ x28 # "GONE") /\ pool_0_running)
          /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
          /\ pool_1_running' = (pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_before' = (IF (~x48 /\ (~x38 \/ ~x39 \/ ~x44) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = ((x48 \/ (x38 /\ x39 /\ x44) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ pool_2_before' = (IF (~x45 /\ x42 = "RECORDING") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = ((x45 \/ x42 # "GONE") /\ pool_2_running)
          /\ left_0_1_running' = ((left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
          /\ left_1_1_running' = ((left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
          /\ UNCHANGED <<manager_serving, transaction_kind, gate, component_0_leased, component_0_held, component_0_resident,
@@ -2859,130 +2725,125 @@ close ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
          x2 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x3 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
-         x4 == (IF (x1 /\ x2) THEN component_0_bound - 1 ELSE component_0_bound)
-         x5 == (IF (x1 /\ x2) THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x6 == (IF (x1 /\ x2) THEN "EVICTED" ELSE entry_0_state)
-         x8 == (IF (x1 /\ x3) THEN "REPLAYING" ELSE x6)
-         x9 == (x2 \/ x3)
-         x10 == ((~x1 \/ ~x3) /\ ((x1 /\ x2) \/ entry_0_state = "EVICTED"))
-         x11 == (IF (x1 /\ x9 /\ x10) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x12 == ((x1 /\ x9 /\ x10 /\ pool_0_running) \/ left_0_0_running)
+         x3 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
+         x4 == (IF x1 THEN (IF x2 THEN component_0_bound - 1 ELSE component_0_bound) ELSE component_0_bound)
+         x5 == (IF x1 THEN (IF x2 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed) ELSE entry_0_unreclaimed)
+         x6 == (IF x1 THEN (IF x2 THEN "EVICTED" ELSE (IF x3 THEN "REPLAYING" ELSE entry_0_state)) ELSE entry_0_state)
+         x8 == (x3 \/ x2)
+         x9 == x6 = "EVICTED"
+         x10 == (IF (x1 /\ x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x11 == ((x1 /\ x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x13 == (component_0_state = "BOUND" /\ x4 = 0)
-         x14 == (IF (x1 /\ x9 /\ x10 /\ x13) THEN "EVICTED" ELSE component_0_state)
+         x12 == (component_0_state = "BOUND" /\ x4 = 0)
+         x13 == (IF (x1 /\ x8 /\ x9) THEN (IF x12 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x16 == (IF (x1 /\ x9 /\ x10 /\ x15) THEN "RETIRED" ELSE pool_0_state)
+         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x15 == (IF (x1 /\ x8 /\ x9) THEN (IF x14 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x17 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x18 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x19 == (IF (x1 /\ x17) THEN x4 - 1 ELSE x4)
-         x20 == (IF (x1 /\ x17) THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x21 == (IF (x1 /\ x17) THEN "EVICTED" ELSE entry_1_state)
-         x23 == (IF (x1 /\ x18) THEN "REPLAYING" ELSE x21)
-         x24 == (x17 \/ x18)
-         x25 == ((~x1 \/ ~x18) /\ ((x1 /\ x17) \/ entry_1_state = "EVICTED"))
-         x26 == (IF (x1 /\ x24 /\ x25) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x27 == ((x1 /\ x24 /\ x25 /\ pool_0_running) \/ left_1_0_running)
+         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x18 == (IF x1 THEN (IF x16 THEN x4 - 1 ELSE x4) ELSE x4)
+         x19 == (IF x1 THEN (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed) ELSE entry_1_unreclaimed)
+         x20 == (IF x1 THEN (IF x16 THEN "EVICTED" ELSE (IF x17 THEN "REPLAYING" ELSE entry_1_state)) ELSE entry_1_state)
+         x22 == (x17 \/ x16)
+         x23 == x20 = "EVICTED"
+         x24 == (IF (x1 /\ x22 /\ x23) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x25 == ((x1 /\ x22 /\ x23 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x28 == ((~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "BOUND" /\ x19 = 0)
-         x29 == (IF (x1 /\ x24 /\ x25 /\ x28) THEN "EVICTED" ELSE x14)
+         x26 == (x13 = "BOUND" /\ x18 = 0)
+         x27 == (IF (x1 /\ x22 /\ x23) THEN (IF x26 THEN "EVICTED" ELSE x13) ELSE x13)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x30 == ((~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x31 == (IF (x1 /\ x24 /\ x25 /\ x30) THEN "RETIRED" ELSE x16)
+         x28 == (x15 \in {"LIVE", "MINTED"} /\ ((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x20 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x29 == (IF (x1 /\ x22 /\ x23) THEN (IF x28 THEN "RETIRED" ELSE x15) ELSE x15)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x32 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
+         x30 == (entry_2_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x33 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_1_capturing # 0))
-         x34 == (IF (x1 /\ x32) THEN x19 - 1 ELSE x19)
-         x35 == (IF (x1 /\ x32) THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x36 == (IF (x1 /\ x32) THEN "EVICTED" ELSE entry_2_state)
-         x38 == (IF (x1 /\ x33) THEN "REPLAYING" ELSE x36)
-         x39 == (x32 \/ x33)
-         x40 == ((~x1 \/ ~x33) /\ ((x1 /\ x32) \/ entry_2_state = "EVICTED"))
-         x41 == (IF (x1 /\ x39 /\ x40) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
-         x42 == ((x1 /\ x39 /\ x40 /\ pool_2_running) \/ left_2_2_running)
+         x31 == (entry_2_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_2_retiring)
+         x32 == (IF x1 THEN (IF x30 THEN x18 - 1 ELSE x18) ELSE x18)
+         x33 == (IF x1 THEN (IF x30 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed) ELSE entry_2_unreclaimed)
+         x34 == (IF x1 THEN (IF x30 THEN "EVICTED" ELSE (IF x31 THEN "REPLAYING" ELSE entry_2_state)) ELSE entry_2_state)
+         x36 == (x31 \/ x30)
+         x37 == x34 = "EVICTED"
+         x38 == (IF (x1 /\ x36 /\ x37) THEN left_2_2_graphs + 1 ELSE left_2_2_graphs)
+         x39 == ((x1 /\ x36 /\ x37 /\ pool_2_running) \/ left_2_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x43 == ((~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "BOUND" /\ x34 = 0)
-         x44 == (IF (x1 /\ x39 /\ x40 /\ x43) THEN "EVICTED" ELSE x29)
+         x40 == (x27 = "BOUND" /\ x32 = 0)
+         x41 == (IF (x1 /\ x36 /\ x37) THEN (IF x40 THEN "EVICTED" ELSE x27) ELSE x27)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x45 == (pool_2_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x33) /\ ((x1 /\ x32) \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x46 == (IF (x1 /\ x39 /\ x40 /\ x45) THEN "RETIRED" ELSE pool_2_state)
+         x42 == (pool_2_state \in {"LIVE", "MINTED"} /\ x34 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x43 == (IF (x1 /\ x36 /\ x37) THEN (IF x42 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x47 == ((~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x48 == (IF (x1 /\ x47) THEN "RETIRED" ELSE x31)
+         x44 == (x29 \in {"LIVE", "MINTED"} /\ ((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x20 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x45 == (IF x1 THEN (IF x44 THEN "RETIRED" ELSE x29) ELSE x29)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x49 == ((~x1 \/ ~x39 \/ ~x40 \/ ~x45) /\ pool_2_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x33) /\ ((x1 /\ x32) \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x50 == (IF (x1 /\ x49) THEN "RETIRED" ELSE x46)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x51 == ((x1 /\ x39 /\ x40 /\ x43) \/ (x1 /\ x24 /\ x25 /\ x28) \/ (x1 /\ x9 /\ x10 /\ x13) \/ component_0_state \in {"EVICTED", "FAILED"})
-         x52 == (IF (x1 /\ x51) THEN "EAGER" ELSE x44)
-         x53 == manager_state = "POISONED"
-         x54 == (IF x53 THEN "GONE" ELSE x48)
-         x55 == (IF x53 THEN 0 ELSE pool_0_graphs)
-         x56 == (~x53 /\ pool_0_running)
-         x57 == (IF x53 THEN 0 ELSE x11)
-         x58 == (IF x53 THEN 0 ELSE left_0_0_attempts)
-         x59 == (~x53 /\ x12)
-         x60 == (IF x53 THEN 0 ELSE x26)
-         x61 == (IF x53 THEN 0 ELSE left_1_0_attempts)
-         x62 == (~x53 /\ x27)
-         x63 == (IF x53 THEN "GONE" ELSE pool_1_state)
-         x64 == (IF x53 THEN 0 ELSE pool_1_graphs)
-         x65 == (~x53 /\ pool_1_running)
-         x66 == (IF x53 THEN 0 ELSE left_0_1_graphs)
-         x67 == (IF x53 THEN 0 ELSE left_0_1_attempts)
-         x68 == (~x53 /\ left_0_1_running)
-         x69 == (IF x53 THEN 0 ELSE left_1_1_graphs)
-         x70 == (IF x53 THEN 0 ELSE left_1_1_attempts)
-         x71 == (~x53 /\ left_1_1_running)
-         x72 == (IF x53 THEN "GONE" ELSE x50)
-         x73 == (IF x53 THEN 0 ELSE pool_2_graphs)
-         x74 == (~x53 /\ pool_2_running)
-         x75 == (IF x53 THEN 0 ELSE x41)
-         x76 == (IF x53 THEN 0 ELSE left_2_2_attempts)
-         x77 == (~x53 /\ x42)
+         x46 == (x43 \in {"LIVE", "MINTED"} /\ x34 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x47 == (IF x1 THEN (IF x46 THEN "RETIRED" ELSE x43) ELSE x43)
+         x48 == (IF x1 THEN (IF x41 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x41) ELSE x41)
+         x49 == manager_state = "POISONED"
+         x50 == (IF x49 THEN "GONE" ELSE x45)
+         x51 == (IF x49 THEN 0 ELSE pool_0_graphs)
+         x52 == (~x49 /\ pool_0_running)
+         x53 == (IF x49 THEN 0 ELSE x10)
+         x54 == (IF x49 THEN 0 ELSE left_0_0_attempts)
+         x55 == (~x49 /\ x11)
+         x56 == (IF x49 THEN 0 ELSE x24)
+         x57 == (IF x49 THEN 0 ELSE left_1_0_attempts)
+         x58 == (~x49 /\ x25)
+         x59 == (IF x49 THEN "GONE" ELSE pool_1_state)
+         x60 == (IF x49 THEN 0 ELSE pool_1_graphs)
+         x61 == (~x49 /\ pool_1_running)
+         x62 == (IF x49 THEN 0 ELSE left_0_1_graphs)
+         x63 == (IF x49 THEN 0 ELSE left_0_1_attempts)
+         x64 == (~x49 /\ left_0_1_running)
+         x65 == (IF x49 THEN 0 ELSE left_1_1_graphs)
+         x66 == (IF x49 THEN 0 ELSE left_1_1_attempts)
+         x67 == (~x49 /\ left_1_1_running)
+         x68 == (IF x49 THEN "GONE" ELSE x47)
+         x69 == (IF x49 THEN 0 ELSE pool_2_graphs)
+         x70 == (~x49 /\ pool_2_running)
+         x71 == (IF x49 THEN 0 ELSE x38)
+         x72 == (IF x49 THEN 0 ELSE left_2_2_attempts)
+         x73 == (~x49 /\ x39)
      IN
          \* NEW|PREPARED|SERVING|POISONED --close[no lease held]--> CLOSED.
          /\ manager_state \in {"NEW", "POISONED", "PREPARED", "SERVING"}
          /\ ((entry_0_leases + entry_1_leases) + entry_2_leases) = 0
-         /\ component_0_bound' = (IF ((~x1 \/ ~x51) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x43) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "REPLAYING") THEN x34 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF ((x57 + x58) + (x66 + x67)) # 0 THEN x5 ELSE 0)
-         /\ entry_0_state' = (IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"CAPTURING", "REPLAYING"})) THEN x8 ELSE "EAGER")
+         /\ component_0_bound' = (IF x48 = "REPLAYING" THEN x32 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF ((x53 + x54) + (x62 + x63)) # 0 THEN x5 ELSE 0)
+         /\ entry_0_state' = (IF x6 \in {"CAPTURING", "REPLAYING"} THEN x6 ELSE "EAGER")
          /\ entry_0_retiring' = FALSE
-         /\ left_0_0_graphs' = x57
-         /\ left_0_0_running' = (((~x53 /\ x11 # 0) \/ (~x53 /\ left_0_0_attempts # 0)) /\ x59)
-         /\ component_0_state' = (IF ((~x1 \/ ~x51) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x43) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x52 ELSE "EAGER")
-         /\ pool_0_state' = x54
-         /\ entry_1_unreclaimed' = (IF ((x60 + x61) + (x69 + x70)) # 0 THEN x20 ELSE 0)
-         /\ entry_1_state' = (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"CAPTURING", "REPLAYING"})) THEN x23 ELSE "EAGER")
+         /\ left_0_0_graphs' = x53
+         /\ left_0_0_running' = (((~x49 /\ x10 # 0) \/ (~x49 /\ left_0_0_attempts # 0)) /\ x55)
+         /\ component_0_state' = (IF x48 \in {"CAPTURING", "REPLAYING"} THEN x48 ELSE "EAGER")
+         /\ pool_0_state' = x50
+         /\ entry_1_unreclaimed' = (IF ((x56 + x57) + (x65 + x66)) # 0 THEN x19 ELSE 0)
+         /\ entry_1_state' = (IF x20 \in {"CAPTURING", "REPLAYING"} THEN x20 ELSE "EAGER")
          /\ entry_1_retiring' = FALSE
-         /\ left_1_0_graphs' = x60
-         /\ left_1_0_running' = (((~x53 /\ x26 # 0) \/ (~x53 /\ left_1_0_attempts # 0)) /\ x62)
-         /\ entry_2_unreclaimed' = (IF (x75 + x76) # 0 THEN x35 ELSE 0)
-         /\ entry_2_state' = (IF ((x1 /\ x33) \/ ((~x1 \/ ~x32) /\ entry_2_state \in {"CAPTURING", "REPLAYING"})) THEN x38 ELSE "EAGER")
+         /\ left_1_0_graphs' = x56
+         /\ left_1_0_running' = (((~x49 /\ x24 # 0) \/ (~x49 /\ left_1_0_attempts # 0)) /\ x58)
+         /\ entry_2_unreclaimed' = (IF (x71 + x72) # 0 THEN x33 ELSE 0)
+         /\ entry_2_state' = (IF x34 \in {"CAPTURING", "REPLAYING"} THEN x34 ELSE "EAGER")
          /\ entry_2_retiring' = FALSE
-         /\ left_2_2_graphs' = x75
-         /\ left_2_2_running' = (((~x53 /\ x41 # 0) \/ (~x53 /\ left_2_2_attempts # 0)) /\ x77)
-         /\ pool_2_state' = x72
-         /\ pool_0_graphs' = x55
-         /\ pool_0_running' = (~x53 /\ ((x1 /\ x47) \/ (x1 /\ x24 /\ x25 /\ x30) \/ (x1 /\ x9 /\ x10 /\ x15) \/ pool_0_state # "GONE") /\ x56)
-         /\ left_0_0_attempts' = x58
-         /\ left_1_0_attempts' = x61
-         /\ pool_1_state' = x63
-         /\ pool_1_graphs' = x64
-         /\ pool_1_running' = (~x53 /\ pool_1_state # "GONE" /\ x65)
-         /\ left_0_1_graphs' = x66
-         /\ left_0_1_attempts' = x67
-         /\ left_0_1_running' = (((~x53 /\ left_0_1_graphs # 0) \/ (~x53 /\ left_0_1_attempts # 0)) /\ x68)
-         /\ left_1_1_graphs' = x69
-         /\ left_1_1_attempts' = x70
-         /\ left_1_1_running' = (((~x53 /\ left_1_1_graphs # 0) \/ (~x53 /\ left_1_1_attempts # 0)) /\ x71)
-         /\ pool_2_graphs' = x73
-         /\ pool_2_running' = (~x53 /\ ((x1 /\ x49) \/ (x1 /\ x39 /\ x40 /\ x45) \/ pool_2_state # "GONE") /\ x74)
-         /\ left_2_2_attempts' = x76
+         /\ left_2_2_graphs' = x71
+         /\ left_2_2_running' = (((~x49 /\ x38 # 0) \/ (~x49 /\ left_2_2_attempts # 0)) /\ x73)
+         /\ pool_2_state' = x68
+         /\ pool_0_graphs' = x51
+         /\ pool_0_running' = (~x49 /\ x45 # "GONE" /\ x52)
+         /\ left_0_0_attempts' = x54
+         /\ left_1_0_attempts' = x57
+         /\ pool_1_state' = x59
+         /\ pool_1_graphs' = x60
+         /\ pool_1_running' = (~x49 /\ pool_1_state # "GONE" /\ x61)
+         /\ left_0_1_graphs' = x62
+         /\ left_0_1_attempts' = x63
+         /\ left_0_1_running' = (((~x49 /\ left_0_1_graphs # 0) \/ (~x49 /\ left_0_1_attempts # 0)) /\ x64)
+         /\ left_1_1_graphs' = x65
+         /\ left_1_1_attempts' = x66
+         /\ left_1_1_running' = (((~x49 /\ left_1_1_graphs # 0) \/ (~x49 /\ left_1_1_attempts # 0)) /\ x67)
+         /\ pool_2_graphs' = x69
+         /\ pool_2_running' = (~x49 /\ x47 # "GONE" /\ x70)
+         /\ left_2_2_attempts' = x72
          /\ manager_state' = "CLOSED"
          /\ manager_before' = "PREPARED"
          /\ transaction_failed' = FALSE
@@ -2999,9 +2860,9 @@ close ==
          /\ entry_2_failed' = FALSE
          /\ entry_2_before' = "EAGER"
          /\ entry_2_noted' = 0
-         /\ pool_0_before' = (IF (~x53 /\ (~x1 \/ ~x47) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_1_before' = (IF (~x53 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
-         /\ pool_2_before' = (IF (~x53 /\ (~x1 \/ ~x49) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x45) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
+         /\ pool_0_before' = (IF (~x49 /\ x45 = "RECORDING") THEN pool_0_before ELSE "MINTED")
+         /\ pool_1_before' = (IF (~x49 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
+         /\ pool_2_before' = (IF (~x49 /\ x47 = "RECORDING") THEN pool_2_before ELSE "MINTED")
          /\ UNCHANGED <<manager_serving, transaction_kind, gate, component_0_leased, entry_0_leases, entry_0_recorded,
                          entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases, entry_2_recorded,
                          entry_2_holders, domain_0, domain_1>>

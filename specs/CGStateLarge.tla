@@ -248,105 +248,67 @@ begin ==
          \* manager: PREPARED --capture[]--> CAPTURING
   /\ LET x1 == manager_state = "PREPARED"
          \* manager: SERVING --capture[not draining]--> CAPTURING
-         x2 == manager_state # "PREPARED"
-         x3 == (IF x1 THEN manager_state ELSE manager_before)
-         x4 == (IF x1 THEN "CAPTURING" ELSE manager_state)
-         x5 == (IF x2 THEN manager_state ELSE x3)
-         x6 == (IF x2 THEN "CAPTURING" ELSE x4)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
-         x8 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
+         x2 == (manager_state = "SERVING" /\ manager_serving)
+         x3 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x4 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
      IN
          \* PREPARED --capture[]--> CAPTURING or SERVING --capture[not draining]--> CAPTURING.
-         /\ (manager_state = "PREPARED" \/ (manager_state = "SERVING" /\ manager_serving /\ manager_state # "PREPARED")) = TRUE
-         /\ manager_before' = (IF (x2 \/ x1 \/ manager_state = "CAPTURING") THEN x5 ELSE "PREPARED")
-         /\ manager_state' = x6
+         /\ (x1 \/ x2) = TRUE
+         /\ manager_before' = manager_state
+         /\ manager_state' = "CAPTURING"
          /\ transaction_kind' = "EXPLICIT"
          /\ transaction_failed' = FALSE
-         /\ component_0_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN component_0_state ELSE "EAGER")
-         /\ component_0_bound' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (component_0_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN component_0_before ELSE "EAGER")
-         /\ component_0_held' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_held ELSE 0)
-         /\ component_0_epoch' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ component_0_resident' = ((~x2 /\ ~x1 /\ manager_state \in {"CLOSED", "POISONED"}) \/ component_0_resident)
-         /\ component_1_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN component_1_state ELSE "EAGER")
-         /\ component_1_bound' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_1_state = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (component_1_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN component_1_before ELSE "EAGER")
-         /\ component_1_held' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_held ELSE 0)
-         /\ component_1_epoch' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ ~x8) THEN component_1_epoch ELSE 0)
-         /\ component_1_resident' = ((~x2 /\ ~x1 /\ manager_state \in {"CLOSED", "POISONED"}) \/ component_1_resident)
-         /\ entry_0_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_0_state \in {"CAPTURING", "REPLAYING"}) THEN entry_0_state ELSE "EAGER")
-         /\ entry_0_retiring' = (entry_0_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_retiring)
-         /\ entry_0_failed' = (entry_0_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (entry_0_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ ((left_0_0_graphs + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN entry_0_unreclaimed ELSE 0)
-         /\ entry_1_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_1_state \in {"CAPTURING", "REPLAYING"}) THEN entry_1_state ELSE "EAGER")
-         /\ entry_1_retiring' = (entry_1_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_retiring)
-         /\ entry_1_failed' = (entry_1_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (entry_1_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_1_noted ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ ((left_1_0_graphs + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN entry_1_unreclaimed ELSE 0)
-         /\ entry_2_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_2_state \in {"CAPTURING", "REPLAYING"}) THEN entry_2_state ELSE "EAGER")
-         /\ entry_2_retiring' = (entry_2_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_2_retiring)
-         /\ entry_2_failed' = (entry_2_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_2_failed)
-         /\ entry_2_before' = (IF (entry_2_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x8) THEN entry_2_noted ELSE 0)
-         /\ entry_2_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ ((left_2_0_graphs + left_2_0_attempts) + (left_2_1_graphs + left_2_1_attempts)) # 0)) THEN entry_2_unreclaimed ELSE 0)
-         /\ entry_3_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_3_state \in {"CAPTURING", "REPLAYING"}) THEN entry_3_state ELSE "EAGER")
-         /\ entry_3_retiring' = (entry_3_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_3_retiring)
-         /\ entry_3_failed' = (entry_3_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_3_failed)
-         /\ entry_3_before' = (IF (entry_3_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_3_before ELSE "EAGER")
-         /\ entry_3_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x8) THEN entry_3_noted ELSE 0)
-         /\ entry_3_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ ((left_3_0_graphs + left_3_0_attempts) + (left_3_1_graphs + left_3_1_attempts)) # 0)) THEN entry_3_unreclaimed ELSE 0)
-         /\ entry_4_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_4_state \in {"CAPTURING", "REPLAYING"}) THEN entry_4_state ELSE "EAGER")
-         /\ entry_4_retiring' = (entry_4_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_4_retiring)
-         /\ entry_4_failed' = (entry_4_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_4_failed)
-         /\ entry_4_before' = (IF (entry_4_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_4_before ELSE "EAGER")
-         /\ entry_4_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_4_noted ELSE 0)
-         /\ entry_4_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_4_2_graphs + left_4_2_attempts) # 0)) THEN entry_4_unreclaimed ELSE 0)
-         /\ pool_0_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_0_state = "RECORDING") THEN pool_0_state ELSE "GONE")
-         /\ pool_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_0_graphs ELSE 0)
-         /\ pool_0_before' = (IF (pool_0_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_0_state # "GONE" /\ pool_0_running)
-         /\ pool_1_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
-         /\ pool_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_1_graphs ELSE 0)
-         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_1_before ELSE "MINTED")
-         /\ pool_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_2_state = "RECORDING") THEN pool_2_state ELSE "GONE")
-         /\ pool_2_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_2_graphs ELSE 0)
-         /\ pool_2_before' = (IF (pool_2_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_2_state # "GONE" /\ pool_2_running)
-         /\ left_0_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_0_graphs ELSE 0)
-         /\ left_0_0_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_0_attempts ELSE 0)
-         /\ left_0_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_0_0_graphs # 0 \/ left_0_0_attempts # 0) /\ left_0_0_running)
-         /\ left_0_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_1_graphs ELSE 0)
-         /\ left_0_1_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_1_attempts ELSE 0)
-         /\ left_0_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
-         /\ left_1_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_0_graphs ELSE 0)
-         /\ left_1_0_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_0_attempts ELSE 0)
-         /\ left_1_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_1_0_graphs # 0 \/ left_1_0_attempts # 0) /\ left_1_0_running)
-         /\ left_1_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_1_graphs ELSE 0)
-         /\ left_1_1_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_1_attempts ELSE 0)
-         /\ left_1_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
-         /\ left_2_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_2_0_graphs ELSE 0)
-         /\ left_2_0_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_2_0_attempts ELSE 0)
-         /\ left_2_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_2_0_graphs # 0 \/ left_2_0_attempts # 0) /\ left_2_0_running)
-         /\ left_2_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_2_1_graphs ELSE 0)
-         /\ left_2_1_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_2_1_attempts ELSE 0)
-         /\ left_2_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_2_1_graphs # 0 \/ left_2_1_attempts # 0) /\ left_2_1_running)
-         /\ left_3_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_3_0_graphs ELSE 0)
-         /\ left_3_0_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_3_0_attempts ELSE 0)
-         /\ left_3_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_3_0_graphs # 0 \/ left_3_0_attempts # 0) /\ left_3_0_running)
-         /\ left_3_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_3_1_graphs ELSE 0)
-         /\ left_3_1_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_3_1_attempts ELSE 0)
-         /\ left_3_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_3_1_graphs # 0 \/ left_3_1_attempts # 0) /\ left_3_1_running)
-         /\ left_4_2_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_4_2_graphs ELSE 0)
-         /\ left_4_2_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_4_2_attempts ELSE 0)
-         /\ left_4_2_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_4_2_graphs # 0 \/ left_4_2_attempts # 0) /\ left_4_2_running)
-         /\ UNCHANGED <<manager_serving, gate, component_0_leased, component_1_leased, entry_0_leases, entry_0_recorded,
-                         entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases, entry_2_recorded,
-                         entry_2_holders, entry_3_leases, entry_3_recorded, entry_3_holders, entry_4_leases, entry_4_recorded,
-                         entry_4_holders, domain_0, domain_1>>
+         /\ component_0_before' = (IF component_0_state = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x3 THEN component_0_epoch ELSE 0)
+         /\ component_1_before' = (IF component_1_state = "CAPTURING" THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF ~x4 THEN component_1_epoch ELSE 0)
+         /\ entry_0_retiring' = (entry_0_state = "REPLAYING" /\ entry_0_retiring)
+         /\ entry_0_failed' = (entry_0_state = "REPLAYING" /\ entry_0_failed)
+         /\ entry_0_before' = (IF entry_0_state = "CAPTURING" THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (entry_1_state = "REPLAYING" /\ entry_1_retiring)
+         /\ entry_1_failed' = (entry_1_state = "REPLAYING" /\ entry_1_failed)
+         /\ entry_1_before' = (IF entry_1_state = "CAPTURING" THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_1_noted ELSE 0)
+         /\ entry_2_retiring' = (entry_2_state = "REPLAYING" /\ entry_2_retiring)
+         /\ entry_2_failed' = (entry_2_state = "REPLAYING" /\ entry_2_failed)
+         /\ entry_2_before' = (IF entry_2_state = "CAPTURING" THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_2_noted ELSE 0)
+         /\ entry_3_retiring' = (entry_3_state = "REPLAYING" /\ entry_3_retiring)
+         /\ entry_3_failed' = (entry_3_state = "REPLAYING" /\ entry_3_failed)
+         /\ entry_3_before' = (IF entry_3_state = "CAPTURING" THEN entry_3_before ELSE "EAGER")
+         /\ entry_3_noted' = (IF (entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_3_noted ELSE 0)
+         /\ entry_4_retiring' = (entry_4_state = "REPLAYING" /\ entry_4_retiring)
+         /\ entry_4_failed' = (entry_4_state = "REPLAYING" /\ entry_4_failed)
+         /\ entry_4_before' = (IF entry_4_state = "CAPTURING" THEN entry_4_before ELSE "EAGER")
+         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_4_noted ELSE 0)
+         /\ pool_0_before' = (IF pool_0_state = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (pool_0_state # "GONE" /\ pool_0_running)
+         /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
+         /\ pool_1_running' = (pool_1_state # "GONE" /\ pool_1_running)
+         /\ pool_2_before' = (IF pool_2_state = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (pool_2_state # "GONE" /\ pool_2_running)
+         /\ left_0_0_running' = ((left_0_0_graphs # 0 \/ left_0_0_attempts # 0) /\ left_0_0_running)
+         /\ left_0_1_running' = ((left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
+         /\ left_1_0_running' = ((left_1_0_graphs # 0 \/ left_1_0_attempts # 0) /\ left_1_0_running)
+         /\ left_1_1_running' = ((left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
+         /\ left_2_0_running' = ((left_2_0_graphs # 0 \/ left_2_0_attempts # 0) /\ left_2_0_running)
+         /\ left_2_1_running' = ((left_2_1_graphs # 0 \/ left_2_1_attempts # 0) /\ left_2_1_running)
+         /\ left_3_0_running' = ((left_3_0_graphs # 0 \/ left_3_0_attempts # 0) /\ left_3_0_running)
+         /\ left_3_1_running' = ((left_3_1_graphs # 0 \/ left_3_1_attempts # 0) /\ left_3_1_running)
+         /\ left_4_2_running' = ((left_4_2_graphs # 0 \/ left_4_2_attempts # 0) /\ left_4_2_running)
+         /\ UNCHANGED <<manager_serving, gate, component_0_state, component_0_bound, component_0_leased, component_0_held,
+                         component_0_resident, component_1_state, component_1_bound, component_1_leased, component_1_held,
+                         component_1_resident, entry_0_state, entry_0_leases, entry_0_recorded, entry_0_unreclaimed,
+                         entry_0_holders, entry_1_state, entry_1_leases, entry_1_recorded, entry_1_unreclaimed, entry_1_holders,
+                         entry_2_state, entry_2_leases, entry_2_recorded, entry_2_unreclaimed, entry_2_holders, entry_3_state,
+                         entry_3_leases, entry_3_recorded, entry_3_unreclaimed, entry_3_holders, entry_4_state, entry_4_leases,
+                         entry_4_recorded, entry_4_unreclaimed, entry_4_holders, domain_0, domain_1, pool_0_state,
+                         pool_0_graphs, pool_1_state, pool_1_graphs, pool_2_state, pool_2_graphs, left_0_0_graphs,
+                         left_0_0_attempts, left_0_1_graphs, left_0_1_attempts, left_1_0_graphs, left_1_0_attempts,
+                         left_1_1_graphs, left_1_1_attempts, left_2_0_graphs, left_2_0_attempts, left_2_1_graphs,
+                         left_2_1_attempts, left_3_0_graphs, left_3_0_attempts, left_3_1_graphs, left_3_1_attempts,
+                         left_4_2_graphs, left_4_2_attempts>>
 
 \* A miss captures; it moves nothing of the manager.
 begin_lazy ==
@@ -437,12 +399,9 @@ capture_e0 ==
   /\ component_0_resident
   /\ domain_0_turn = -1
   /\ LET x1 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x2 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x3 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x4 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x5 == (IF (x1 /\ x2) THEN component_0_state ELSE x4)
-         x6 == (component_0_epoch = component_0_epoch /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x2 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x3 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
+         x4 == ((entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -452,9 +411,9 @@ capture_e0 ==
          /\ pool_0_state # "RECORDING"
          /\ component_0_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ entry_0_before' = entry_0_state
-         /\ entry_0_noted' = (IF ~x6 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF ~x4 THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -464,11 +423,11 @@ capture_e0 ==
          /\ pool_0_before' = pool_0_state
          /\ pool_0_graphs' = pool_0_graphs + 1
          /\ pool_0_state' = "RECORDING"
-         /\ component_0_before' = (IF x5 = "CAPTURING" THEN x3 ELSE "EAGER")
-         /\ component_0_state' = x5
-         /\ component_0_epoch' = (IF ~x6 THEN component_0_epoch ELSE 0)
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_1_noted ELSE 0)
-         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_4_noted ELSE 0)
+         /\ component_0_before' = (IF x3 = "CAPTURING" THEN x2 ELSE "EAGER")
+         /\ component_0_state' = x3
+         /\ component_0_epoch' = (IF ~x4 THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_1_noted ELSE 0)
+         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_4_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          component_1, entry_0_leases, entry_0_recorded, entry_0_unreclaimed, entry_0_holders, entry_1_state,
                          entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded, entry_1_before,
@@ -486,12 +445,9 @@ capture_e1 ==
   /\ component_0_resident
   /\ domain_0_turn = -1
   /\ LET x1 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x2 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x3 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x4 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x5 == (IF (x1 /\ x2) THEN component_0_state ELSE x4)
-         x6 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x2 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x3 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
+         x4 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -501,9 +457,9 @@ capture_e1 ==
          /\ pool_0_state # "RECORDING"
          /\ component_0_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ entry_1_before' = entry_1_state
-         /\ entry_1_noted' = (IF ~x6 THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF ~x4 THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_1_retiring' = FALSE
          /\ entry_1_failed' = FALSE
@@ -513,11 +469,11 @@ capture_e1 ==
          /\ pool_0_before' = pool_0_state
          /\ pool_0_graphs' = pool_0_graphs + 1
          /\ pool_0_state' = "RECORDING"
-         /\ component_0_before' = (IF x5 = "CAPTURING" THEN x3 ELSE "EAGER")
-         /\ component_0_state' = x5
-         /\ component_0_epoch' = (IF ~x6 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_0_noted ELSE 0)
-         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_4_noted ELSE 0)
+         /\ component_0_before' = (IF x3 = "CAPTURING" THEN x2 ELSE "EAGER")
+         /\ component_0_state' = x3
+         /\ component_0_epoch' = (IF ~x4 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_0_noted ELSE 0)
+         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x4) THEN entry_4_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          component_1, entry_0_state, entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded,
                          entry_0_before, entry_0_unreclaimed, entry_0_holders, entry_1_leases, entry_1_recorded,
@@ -535,12 +491,8 @@ capture_e2 ==
   /\ component_1_resident
   /\ domain_0_turn = -1
   /\ LET x1 == (transaction_kind = "EXPLICIT" /\ component_1_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x2 == component_1_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x3 == (IF (x1 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_1_state ELSE component_1_before)
-         x4 == (IF (x1 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_1_state)
-         x5 == (IF (x1 /\ x2) THEN component_1_state ELSE x4)
-         x6 == (component_1_epoch = component_1_epoch /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
+         x2 == (IF x1 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_1_state ELSE component_1_before) ELSE component_1_before)
+         x3 == (IF x1 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_1_state) ELSE component_1_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -550,9 +502,9 @@ capture_e2 ==
          /\ pool_0_state # "RECORDING"
          /\ component_1_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x1 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x1 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_1_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ entry_2_before' = entry_2_state
-         /\ entry_2_noted' = (IF ~x6 THEN component_1_epoch ELSE 0)
+         /\ entry_2_noted' = (IF (entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_3_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_2_retiring' = FALSE
          /\ entry_2_failed' = FALSE
@@ -562,10 +514,10 @@ capture_e2 ==
          /\ pool_0_before' = pool_0_state
          /\ pool_0_graphs' = pool_0_graphs + 1
          /\ pool_0_state' = "RECORDING"
-         /\ component_1_before' = (IF x5 = "CAPTURING" THEN x3 ELSE "EAGER")
-         /\ component_1_state' = x5
-         /\ component_1_epoch' = (IF ~x6 THEN component_1_epoch ELSE 0)
-         /\ entry_3_noted' = (IF (entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_3_noted ELSE 0)
+         /\ component_1_before' = (IF x3 = "CAPTURING" THEN x2 ELSE "EAGER")
+         /\ component_1_state' = x3
+         /\ component_1_epoch' = (IF (entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_3_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
+         /\ entry_3_noted' = (IF (entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_3_noted # component_1_epoch) THEN entry_3_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0, component_1_bound, component_1_leased,
                          component_1_resident, entry_0, entry_1, entry_2_leases, entry_2_recorded, entry_2_unreclaimed,
                          entry_2_holders, entry_3_state, entry_3_leases, entry_3_retiring, entry_3_failed, entry_3_recorded,
@@ -582,12 +534,8 @@ capture_e3 ==
   /\ component_1_resident
   /\ domain_0_turn = -1
   /\ LET x1 == (transaction_kind = "EXPLICIT" /\ component_1_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x2 == component_1_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x3 == (IF (x1 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_1_state ELSE component_1_before)
-         x4 == (IF (x1 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_1_state)
-         x5 == (IF (x1 /\ x2) THEN component_1_state ELSE x4)
-         x6 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ component_1_epoch = component_1_epoch)
+         x2 == (IF x1 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_1_state ELSE component_1_before) ELSE component_1_before)
+         x3 == (IF x1 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_1_state) ELSE component_1_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -597,9 +545,9 @@ capture_e3 ==
          /\ pool_0_state # "RECORDING"
          /\ component_1_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x1 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x1 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_1_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ entry_3_before' = entry_3_state
-         /\ entry_3_noted' = (IF ~x6 THEN component_1_epoch ELSE 0)
+         /\ entry_3_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_3_retiring' = FALSE
          /\ entry_3_failed' = FALSE
@@ -609,10 +557,10 @@ capture_e3 ==
          /\ pool_0_before' = pool_0_state
          /\ pool_0_graphs' = pool_0_graphs + 1
          /\ pool_0_state' = "RECORDING"
-         /\ component_1_before' = (IF x5 = "CAPTURING" THEN x3 ELSE "EAGER")
-         /\ component_1_state' = x5
-         /\ component_1_epoch' = (IF ~x6 THEN component_1_epoch ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_2_noted ELSE 0)
+         /\ component_1_before' = (IF x3 = "CAPTURING" THEN x2 ELSE "EAGER")
+         /\ component_1_state' = x3
+         /\ component_1_epoch' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_1_epoch) THEN entry_2_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0, component_1_bound, component_1_leased,
                          component_1_resident, entry_0, entry_1, entry_2_state, entry_2_leases, entry_2_retiring,
                          entry_2_failed, entry_2_recorded, entry_2_before, entry_2_unreclaimed, entry_2_holders, entry_3_leases,
@@ -626,7 +574,7 @@ capture_e4 ==
   /\ manager_state \notin {"CLOSED", "POISONED"}
   /\ component_0_resident
   /\ domain_1_turn = -1
-  /\ LET x1 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch)
+  /\ LET x1 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -697,12 +645,9 @@ capture_anew_e0 ==
          x28 == (IF x2 THEN 0 ELSE left_3_0_attempts)
          x29 == (~x2 /\ left_3_0_running)
          x30 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x31 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x32 == (IF (x30 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x33 == (IF (x30 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x34 == (IF (x30 /\ x31) THEN component_0_state ELSE x33)
-         x35 == (component_0_epoch = component_0_epoch /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x31 == (IF x30 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x32 == (IF x30 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
+         x33 == ((entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -710,7 +655,7 @@ capture_anew_e0 ==
          /\ gate_free
          /\ component_0_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x30 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x30 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ pool_1_state' = x3
          /\ pool_1_graphs' = x4
          /\ pool_1_running' = (x3 # "GONE" /\ x5)
@@ -742,7 +687,7 @@ capture_anew_e0 ==
          /\ pool_0_graphs' = 1
          /\ pool_0_running' = FALSE
          /\ entry_0_before' = entry_0_state
-         /\ entry_0_noted' = (IF ~x35 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF ~x33 THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -750,11 +695,11 @@ capture_anew_e0 ==
          /\ domain_0_capturing' = domain_0_capturing + 1
          /\ entry_0_state' = "CAPTURING"
          /\ pool_0_before' = "MINTED"
-         /\ component_0_before' = (IF x34 = "CAPTURING" THEN x32 ELSE "EAGER")
-         /\ component_0_state' = x34
-         /\ component_0_epoch' = (IF ~x35 THEN component_0_epoch ELSE 0)
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x35) THEN entry_1_noted ELSE 0)
-         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x35) THEN entry_4_noted ELSE 0)
+         /\ component_0_before' = (IF x32 = "CAPTURING" THEN x31 ELSE "EAGER")
+         /\ component_0_state' = x32
+         /\ component_0_epoch' = (IF ~x33 THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x33) THEN entry_1_noted ELSE 0)
+         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x33) THEN entry_4_noted ELSE 0)
          /\ pool_1_before' = (IF (~x2 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          component_1, entry_0_leases, entry_0_recorded, entry_0_unreclaimed, entry_0_holders, entry_1_state,
@@ -803,12 +748,9 @@ capture_anew_e1 ==
          x28 == (IF x2 THEN 0 ELSE left_3_0_attempts)
          x29 == (~x2 /\ left_3_0_running)
          x30 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x31 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x32 == (IF (x30 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x33 == (IF (x30 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x34 == (IF (x30 /\ x31) THEN component_0_state ELSE x33)
-         x35 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x31 == (IF x30 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x32 == (IF x30 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
+         x33 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -816,7 +758,7 @@ capture_anew_e1 ==
          /\ gate_free
          /\ component_0_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x30 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x30 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ pool_1_state' = x3
          /\ pool_1_graphs' = x4
          /\ pool_1_running' = (x3 # "GONE" /\ x5)
@@ -848,7 +790,7 @@ capture_anew_e1 ==
          /\ pool_0_graphs' = 1
          /\ pool_0_running' = FALSE
          /\ entry_1_before' = entry_1_state
-         /\ entry_1_noted' = (IF ~x35 THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF ~x33 THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_1_retiring' = FALSE
          /\ entry_1_failed' = FALSE
@@ -856,11 +798,11 @@ capture_anew_e1 ==
          /\ domain_0_capturing' = domain_0_capturing + 1
          /\ entry_1_state' = "CAPTURING"
          /\ pool_0_before' = "MINTED"
-         /\ component_0_before' = (IF x34 = "CAPTURING" THEN x32 ELSE "EAGER")
-         /\ component_0_state' = x34
-         /\ component_0_epoch' = (IF ~x35 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x35) THEN entry_0_noted ELSE 0)
-         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x35) THEN entry_4_noted ELSE 0)
+         /\ component_0_before' = (IF x32 = "CAPTURING" THEN x31 ELSE "EAGER")
+         /\ component_0_state' = x32
+         /\ component_0_epoch' = (IF ~x33 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x33) THEN entry_0_noted ELSE 0)
+         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x33) THEN entry_4_noted ELSE 0)
          /\ pool_1_before' = (IF (~x2 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          component_1, entry_0_state, entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded,
@@ -909,12 +851,8 @@ capture_anew_e2 ==
          x28 == (IF x2 THEN 0 ELSE left_3_0_attempts)
          x29 == (~x2 /\ left_3_0_running)
          x30 == (transaction_kind = "EXPLICIT" /\ component_1_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x31 == component_1_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x32 == (IF (x30 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_1_state ELSE component_1_before)
-         x33 == (IF (x30 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_1_state)
-         x34 == (IF (x30 /\ x31) THEN component_1_state ELSE x33)
-         x35 == (component_1_epoch = component_1_epoch /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
+         x31 == (IF x30 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_1_state ELSE component_1_before) ELSE component_1_before)
+         x32 == (IF x30 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_1_state) ELSE component_1_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -922,7 +860,7 @@ capture_anew_e2 ==
          /\ gate_free
          /\ component_1_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x30 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x30 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_1_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ pool_1_state' = x3
          /\ pool_1_graphs' = x4
          /\ pool_1_running' = (x3 # "GONE" /\ x5)
@@ -954,7 +892,7 @@ capture_anew_e2 ==
          /\ pool_0_graphs' = 1
          /\ pool_0_running' = FALSE
          /\ entry_2_before' = entry_2_state
-         /\ entry_2_noted' = (IF ~x35 THEN component_1_epoch ELSE 0)
+         /\ entry_2_noted' = (IF (entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_3_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_2_retiring' = FALSE
          /\ entry_2_failed' = FALSE
@@ -962,10 +900,10 @@ capture_anew_e2 ==
          /\ domain_0_capturing' = domain_0_capturing + 1
          /\ entry_2_state' = "CAPTURING"
          /\ pool_0_before' = "MINTED"
-         /\ component_1_before' = (IF x34 = "CAPTURING" THEN x32 ELSE "EAGER")
-         /\ component_1_state' = x34
-         /\ component_1_epoch' = (IF ~x35 THEN component_1_epoch ELSE 0)
-         /\ entry_3_noted' = (IF (entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x35) THEN entry_3_noted ELSE 0)
+         /\ component_1_before' = (IF x32 = "CAPTURING" THEN x31 ELSE "EAGER")
+         /\ component_1_state' = x32
+         /\ component_1_epoch' = (IF (entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_3_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
+         /\ entry_3_noted' = (IF (entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_3_noted # component_1_epoch) THEN entry_3_noted ELSE 0)
          /\ pool_1_before' = (IF (~x2 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0, component_1_bound, component_1_leased,
                          component_1_resident, entry_0, entry_1, entry_2_leases, entry_2_recorded, entry_2_unreclaimed,
@@ -1013,12 +951,8 @@ capture_anew_e3 ==
          x28 == (IF x2 THEN 0 ELSE left_3_0_attempts)
          x29 == (~x2 /\ left_3_0_running)
          x30 == (transaction_kind = "EXPLICIT" /\ component_1_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x31 == component_1_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x32 == (IF (x30 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_1_state ELSE component_1_before)
-         x33 == (IF (x30 /\ component_1_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_1_state)
-         x34 == (IF (x30 /\ x31) THEN component_1_state ELSE x33)
-         x35 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ component_1_epoch = component_1_epoch)
+         x31 == (IF x30 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_1_state ELSE component_1_before) ELSE component_1_before)
+         x32 == (IF x30 THEN (IF component_1_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_1_state) ELSE component_1_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -1026,7 +960,7 @@ capture_anew_e3 ==
          /\ gate_free
          /\ component_1_held < 2
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x30 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x30 \/ component_1_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_1_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ pool_1_state' = x3
          /\ pool_1_graphs' = x4
          /\ pool_1_running' = (x3 # "GONE" /\ x5)
@@ -1058,7 +992,7 @@ capture_anew_e3 ==
          /\ pool_0_graphs' = 1
          /\ pool_0_running' = FALSE
          /\ entry_3_before' = entry_3_state
-         /\ entry_3_noted' = (IF ~x35 THEN component_1_epoch ELSE 0)
+         /\ entry_3_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_3_retiring' = FALSE
          /\ entry_3_failed' = FALSE
@@ -1066,10 +1000,10 @@ capture_anew_e3 ==
          /\ domain_0_capturing' = domain_0_capturing + 1
          /\ entry_3_state' = "CAPTURING"
          /\ pool_0_before' = "MINTED"
-         /\ component_1_before' = (IF x34 = "CAPTURING" THEN x32 ELSE "EAGER")
-         /\ component_1_state' = x34
-         /\ component_1_epoch' = (IF ~x35 THEN component_1_epoch ELSE 0)
-         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x35) THEN entry_2_noted ELSE 0)
+         /\ component_1_before' = (IF x32 = "CAPTURING" THEN x31 ELSE "EAGER")
+         /\ component_1_state' = x32
+         /\ component_1_epoch' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
+         /\ entry_2_noted' = (IF (entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_1_epoch) THEN entry_2_noted ELSE 0)
          /\ pool_1_before' = (IF (~x2 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0, component_1_bound, component_1_leased,
                          component_1_resident, entry_0, entry_1, entry_2_state, entry_2_leases, entry_2_retiring,
@@ -1084,7 +1018,7 @@ capture_anew_e4 ==
   /\ component_0_resident
   /\ domain_1_turn = -1
   /\ pool_2_state \in {"GONE", "RETIRED"}
-  /\ LET x2 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch)
+  /\ LET x2 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -1283,11 +1217,8 @@ fail_capture_e0 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
-         x7 == ((entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
+         x5 == ((entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* CAPTURING --capture_fail[capture open & pool not a throwaway]--> FAILED.
          /\ entry_0_state = "CAPTURING"
@@ -1302,17 +1233,17 @@ fail_capture_e0 ==
          /\ pool_0_state' = (IF (manager_state # "POISONED" \/ pool_0_before = "RECORDING") THEN pool_0_before ELSE "GONE")
          /\ left_0_0_attempts' = (IF manager_state # "POISONED" THEN left_0_0_attempts + 1 ELSE 0)
          /\ left_0_0_running' = (manager_state # "POISONED" /\ (left_0_0_graphs # 0 \/ left_0_0_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x7) THEN component_0_epoch ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x5) THEN component_0_epoch ELSE 0)
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
          /\ entry_0_before' = "EAGER"
          /\ entry_0_noted' = 0
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_1_noted ELSE 0)
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_4_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_1_noted ELSE 0)
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_4_noted ELSE 0)
          /\ pool_0_before' = (IF (pool_0_before = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
          /\ pool_0_running' = (manager_state # "POISONED" /\ pool_0_before # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction_kind, gate_foreign, component_0_leased, component_0_held, component_0_resident,
@@ -1329,11 +1260,8 @@ fail_capture_e1 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
+         x5 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* CAPTURING --capture_fail[capture open & pool not a throwaway]--> FAILED.
          /\ entry_1_state = "CAPTURING"
@@ -1348,17 +1276,17 @@ fail_capture_e1 ==
          /\ pool_0_state' = (IF (manager_state # "POISONED" \/ pool_0_before = "RECORDING") THEN pool_0_before ELSE "GONE")
          /\ left_1_0_attempts' = (IF manager_state # "POISONED" THEN left_1_0_attempts + 1 ELSE 0)
          /\ left_1_0_running' = (manager_state # "POISONED" /\ (left_1_0_graphs # 0 \/ left_1_0_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x5) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_0_noted ELSE 0)
          /\ entry_1_retiring' = FALSE
          /\ entry_1_failed' = FALSE
          /\ entry_1_before' = "EAGER"
          /\ entry_1_noted' = 0
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_4_noted ELSE 0)
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_4_noted ELSE 0)
          /\ pool_0_before' = (IF (pool_0_before = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
          /\ pool_0_running' = (manager_state # "POISONED" /\ pool_0_before # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction_kind, gate_foreign, component_0_leased, component_0_held, component_0_resident,
@@ -1375,10 +1303,7 @@ fail_capture_e2 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_1_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_1_state)
-         x6 == (IF (x2 /\ x4) THEN component_1_state ELSE x5)
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_1_state) ELSE component_1_state)
      IN
          \* CAPTURING --capture_fail[capture open & pool not a throwaway]--> FAILED.
          /\ entry_2_state = "CAPTURING"
@@ -1393,10 +1318,10 @@ fail_capture_e2 ==
          /\ pool_0_state' = (IF (manager_state # "POISONED" \/ pool_0_before = "RECORDING") THEN pool_0_before ELSE "GONE")
          /\ left_2_0_attempts' = (IF manager_state # "POISONED" THEN left_2_0_attempts + 1 ELSE 0)
          /\ left_2_0_running' = (manager_state # "POISONED" /\ (left_2_0_graphs # 0 \/ left_2_0_attempts # -1) /\ x1)
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_1_bound ELSE 0)
+         /\ component_1_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
          /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_3_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
          /\ entry_2_retiring' = FALSE
          /\ entry_2_failed' = FALSE
@@ -1417,10 +1342,7 @@ fail_capture_e3 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_1_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_1_state)
-         x6 == (IF (x2 /\ x4) THEN component_1_state ELSE x5)
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_1_state) ELSE component_1_state)
      IN
          \* CAPTURING --capture_fail[capture open & pool not a throwaway]--> FAILED.
          /\ entry_3_state = "CAPTURING"
@@ -1435,10 +1357,10 @@ fail_capture_e3 ==
          /\ pool_0_state' = (IF (manager_state # "POISONED" \/ pool_0_before = "RECORDING") THEN pool_0_before ELSE "GONE")
          /\ left_3_0_attempts' = (IF manager_state # "POISONED" THEN left_3_0_attempts + 1 ELSE 0)
          /\ left_3_0_running' = (manager_state # "POISONED" /\ (left_3_0_graphs # 0 \/ left_3_0_attempts # -1) /\ x1)
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_1_bound ELSE 0)
+         /\ component_1_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
          /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_1_epoch) THEN component_1_epoch ELSE 0)
          /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_2_noted # component_1_epoch) THEN entry_2_noted ELSE 0)
          /\ entry_3_retiring' = FALSE
@@ -1459,11 +1381,8 @@ fail_capture_e4 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_before \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
+         x5 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_before \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* CAPTURING --capture_fail[capture open & pool a throwaway]--> before.
          /\ entry_4_state = "CAPTURING"
@@ -1478,17 +1397,17 @@ fail_capture_e4 ==
          /\ pool_2_state' = (IF (manager_state # "POISONED" \/ pool_2_before = "RECORDING") THEN pool_2_before ELSE "GONE")
          /\ left_4_2_attempts' = (IF manager_state # "POISONED" THEN left_4_2_attempts + 1 ELSE 0)
          /\ left_4_2_running' = (manager_state # "POISONED" /\ (left_4_2_graphs # 0 \/ left_4_2_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_1_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x5) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_1_noted ELSE 0)
          /\ entry_4_retiring' = (entry_4_before = "REPLAYING" /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_retiring)
          /\ entry_4_failed' = (entry_4_before = "REPLAYING" /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_failed)
          /\ entry_4_before' = (IF (entry_4_before = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_4_before ELSE "EAGER")
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_before \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_4_noted ELSE 0)
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_before \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_4_noted ELSE 0)
          /\ pool_2_before' = (IF (pool_2_before = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
          /\ pool_2_running' = (manager_state # "POISONED" /\ pool_2_before # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction_kind, gate_foreign, component_0_leased, component_0_held, component_0_resident,
@@ -1715,21 +1634,19 @@ commit ==
          \* component: CAPTURING --commit[an entry is left, or all come lazily]--> BOUND
          x33 == ((~x29 \/ ~x30) /\ (~x8 \/ ~x13) /\ (~x1 \/ ~x6) /\ component_0_state = "CAPTURING" /\ 0 < x11)
          \* component: BOUND|REPLAYING --commit[]--> state
-         x34 == ((x29 /\ x30) \/ (x8 /\ x13) \/ (x1 /\ x6) \/ component_0_state # "CAPTURING" \/ 0 >= x11)
-         x35 == (IF (x32 /\ x33) THEN "BOUND" ELSE x31)
-         x36 == (IF (x32 /\ x34) THEN x31 ELSE x35)
-         x37 == (transaction_kind = "EXPLICIT" /\ ((x22 /\ x27) \/ (x15 /\ x20) \/ component_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}))
+         x34 == ((x29 /\ x30) \/ (x8 /\ x13) \/ (x1 /\ x6) \/ component_0_state \in {"BOUND", "REPLAYING"})
+         x35 == (IF x32 THEN (IF x33 THEN "BOUND" ELSE x31) ELSE x31)
+         x36 == (transaction_kind = "EXPLICIT" /\ ((x22 /\ x27) \/ (x15 /\ x20) \/ component_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}))
          \* component: CAPTURING --commit[an entry is left, or all come lazily]--> BOUND
-         x38 == ((~x22 \/ ~x27) /\ (~x15 \/ ~x20) /\ component_1_state = "CAPTURING" /\ 0 < x25)
+         x37 == ((~x22 \/ ~x27) /\ (~x15 \/ ~x20) /\ component_1_state = "CAPTURING" /\ 0 < x25)
          \* component: BOUND|REPLAYING --commit[]--> state
-         x39 == ((x22 /\ x27) \/ (x15 /\ x20) \/ component_1_state # "CAPTURING" \/ 0 >= x25)
-         x40 == (IF (x37 /\ x38) THEN "BOUND" ELSE x28)
-         x41 == (IF (x37 /\ x39) THEN x28 ELSE x40)
-         x42 == transaction_kind = "EXPLICIT"
-         x43 == (x42 \/ manager_serving)
-         x44 == (IF x42 THEN "SERVING" ELSE manager_state)
-         x45 == (((~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ ((~x8 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
-         x46 == (((~x15 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_1_epoch) /\ ((~x22 /\ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_3_noted = component_1_epoch))
+         x38 == ((x22 /\ x27) \/ (x15 /\ x20) \/ component_1_state \in {"BOUND", "REPLAYING"})
+         x39 == (IF x36 THEN (IF x37 THEN "BOUND" ELSE x28) ELSE x28)
+         x40 == transaction_kind = "EXPLICIT"
+         x41 == (x40 \/ manager_serving)
+         x42 == (IF x40 THEN "SERVING" ELSE manager_state)
+         x43 == (((~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ ((~x8 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x44 == (((~x15 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_1_epoch) /\ ((~x22 /\ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_3_noted = component_1_epoch))
      IN
          \* CAPTURING --bind[transaction holds its recording & transaction commits & epochs still current & pool not a throwaway]-->
          \* BOUND.
@@ -1756,52 +1673,52 @@ commit ==
          \* EVICTED --lazy_bind[an entry is bound]--> BOUND.
          /\ (~x29 \/ ~x30 \/ ((~x8 \/ ~x13) /\ (~x1 \/ ~x6) /\ component_0_state = "EVICTED" /\ 0 < x11)) = TRUE
          \* CAPTURING --commit[an entry is left, or all come lazily]--> BOUND or BOUND|REPLAYING --commit[]--> state.
-         /\ (~x32 \/ ((~x29 \/ ~x30) /\ (~x8 \/ ~x13) /\ (~x1 \/ ~x6) /\ component_0_state = "CAPTURING" /\ 0 < x11) \/ (((x29 /\ x30) \/ (x8 /\ x13) \/ (x1 /\ x6) \/ component_0_state \in {"BOUND", "REPLAYING"}) /\ ((x29 /\ x30) \/ (x8 /\ x13) \/ (x1 /\ x6) \/ component_0_state # "CAPTURING" \/ 0 >= x11))) = TRUE
+         /\ (~x32 \/ x33 \/ x34) = TRUE
          \* CAPTURING --commit[an entry is left, or all come lazily]--> BOUND or BOUND|REPLAYING --commit[]--> state.
-         /\ (~x37 \/ ((~x22 \/ ~x27) /\ (~x15 \/ ~x20) /\ component_1_state = "CAPTURING" /\ 0 < x25) \/ (((x22 /\ x27) \/ (x15 /\ x20) \/ component_1_state \in {"BOUND", "REPLAYING"}) /\ ((x22 /\ x27) \/ (x15 /\ x20) \/ component_1_state # "CAPTURING" \/ 0 >= x25))) = TRUE
+         /\ (~x36 \/ x37 \/ x38) = TRUE
          \* CAPTURING --commit[]--> SERVING.
-         /\ (~x42 \/ manager_state = "CAPTURING") = TRUE
+         /\ (~x40 \/ manager_state = "CAPTURING") = TRUE
          /\ entry_0_recorded' = x2
          /\ domain_0_capturing' = x24
          /\ component_0_bound' = x11
          /\ entry_0_state' = x5
-         /\ component_0_state' = x36
+         /\ component_0_state' = x35
          /\ entry_1_recorded' = x9
          /\ entry_1_state' = x12
          /\ entry_2_recorded' = x16
          /\ component_1_bound' = x25
          /\ entry_2_state' = x19
-         /\ component_1_state' = x41
+         /\ component_1_state' = x39
          /\ entry_3_recorded' = x23
          /\ entry_3_state' = x26
-         /\ manager_serving' = x43
-         /\ manager_state' = x44
+         /\ manager_serving' = x41
+         /\ manager_state' = x42
          /\ transaction_kind' = "NONE"
-         /\ manager_before' = (IF (~x42 /\ manager_state = "CAPTURING") THEN manager_before ELSE "PREPARED")
-         /\ component_0_before' = (IF x36 = "CAPTURING" THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x45 THEN component_0_epoch ELSE 0)
-         /\ component_1_before' = (IF x41 = "CAPTURING" THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF ~x46 THEN component_1_epoch ELSE 0)
+         /\ manager_before' = (IF (~x40 /\ manager_state = "CAPTURING") THEN manager_before ELSE "PREPARED")
+         /\ component_0_before' = (IF x35 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x43 THEN component_0_epoch ELSE 0)
+         /\ component_1_before' = (IF x39 = "CAPTURING" THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF ~x44 THEN component_1_epoch ELSE 0)
          /\ entry_0_retiring' = (~x1 /\ entry_0_state = "REPLAYING" /\ entry_0_retiring)
          /\ entry_0_failed' = (~x1 /\ entry_0_state = "REPLAYING" /\ entry_0_failed)
          /\ entry_0_before' = (IF (~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x45) THEN entry_0_noted ELSE 0)
+         /\ entry_0_noted' = (IF ((x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x43) THEN entry_0_noted ELSE 0)
          /\ entry_1_retiring' = (~x8 /\ entry_1_state = "REPLAYING" /\ entry_1_retiring)
          /\ entry_1_failed' = (~x8 /\ entry_1_state = "REPLAYING" /\ entry_1_failed)
          /\ entry_1_before' = (IF (~x8 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF ((x8 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x45) THEN entry_1_noted ELSE 0)
+         /\ entry_1_noted' = (IF ((x8 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x43) THEN entry_1_noted ELSE 0)
          /\ entry_2_retiring' = (~x15 /\ entry_2_state = "REPLAYING" /\ entry_2_retiring)
          /\ entry_2_failed' = (~x15 /\ entry_2_state = "REPLAYING" /\ entry_2_failed)
          /\ entry_2_before' = (IF (~x15 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF ((x15 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x46) THEN entry_2_noted ELSE 0)
+         /\ entry_2_noted' = (IF ((x15 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x44) THEN entry_2_noted ELSE 0)
          /\ entry_3_retiring' = (~x22 /\ entry_3_state = "REPLAYING" /\ entry_3_retiring)
          /\ entry_3_failed' = (~x22 /\ entry_3_state = "REPLAYING" /\ entry_3_failed)
          /\ entry_3_before' = (IF (~x22 /\ entry_3_state = "CAPTURING") THEN entry_3_before ELSE "EAGER")
-         /\ entry_3_noted' = (IF ((x22 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x46) THEN entry_3_noted ELSE 0)
+         /\ entry_3_noted' = (IF ((x22 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x44) THEN entry_3_noted ELSE 0)
          /\ entry_4_retiring' = (entry_4_state = "REPLAYING" /\ entry_4_retiring)
          /\ entry_4_failed' = (entry_4_state = "REPLAYING" /\ entry_4_failed)
          /\ entry_4_before' = (IF entry_4_state = "CAPTURING" THEN entry_4_before ELSE "EAGER")
-         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x45) THEN entry_4_noted ELSE 0)
+         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x43) THEN entry_4_noted ELSE 0)
          /\ pool_0_before' = (IF pool_0_state = "RECORDING" THEN pool_0_before ELSE "MINTED")
          /\ pool_0_running' = (pool_0_state # "GONE" /\ pool_0_running)
          /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
@@ -1840,215 +1757,194 @@ abort ==
          \* entry: CAPTURING --abort[recorded]--> before
          x2 == (entry_0_state = "CAPTURING" /\ entry_0_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x3 == (entry_0_state # "CAPTURING" \/ ~entry_0_recorded)
-         x4 == (IF (x1 /\ x2) THEN domain_0_capturing - 1 ELSE domain_0_capturing)
-         x5 == (IF (x1 /\ x2) THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x6 == ((~x1 \/ ~x2) /\ entry_0_recorded)
-         x7 == (IF (x1 /\ x2) THEN entry_0_before ELSE entry_0_state)
-         x8 == (IF (x1 /\ x3) THEN domain_0_capturing - 1 ELSE x4)
-         x9 == (IF (x1 /\ x3) THEN entry_0_unreclaimed + 1 ELSE x5)
-         x10 == ((x1 /\ x3) \/ gate_free)
-         x11 == (IF (x1 /\ x3) THEN entry_0_before ELSE x7)
-         x12 == (IF x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x13 == ((x1 /\ pool_0_running) \/ left_0_0_running)
-         x14 == entry_1_state = "CAPTURING"
+         x3 == (entry_0_state = "CAPTURING" /\ ~entry_0_recorded)
+         x4 == (IF x1 THEN domain_0_capturing - 1 ELSE domain_0_capturing)
+         x5 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
+         x6 == (IF x1 THEN (~x2 /\ entry_0_recorded) ELSE entry_0_recorded)
+         x7 == (IF x1 THEN entry_0_before ELSE entry_0_state)
+         x8 == (IF x1 THEN (~x2 \/ gate_free) ELSE gate_free)
+         x9 == (IF x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x1 /\ pool_0_running) \/ left_0_0_running)
+         x11 == entry_1_state = "CAPTURING"
          \* entry: CAPTURING --abort[recorded]--> before
-         x15 == (entry_1_state = "CAPTURING" /\ entry_1_recorded)
+         x12 == (entry_1_state = "CAPTURING" /\ entry_1_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x16 == (entry_1_state # "CAPTURING" \/ ~entry_1_recorded)
-         x17 == (IF (x14 /\ x15) THEN x8 - 1 ELSE x8)
-         x18 == (IF (x14 /\ x15) THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x19 == ((~x14 \/ ~x15) /\ entry_1_recorded)
-         x20 == (IF (x14 /\ x15) THEN entry_1_before ELSE entry_1_state)
-         x21 == (IF (x14 /\ x16) THEN x8 - 1 ELSE x17)
-         x22 == (IF (x14 /\ x16) THEN entry_1_unreclaimed + 1 ELSE x18)
-         x23 == ((x14 /\ x16) \/ x10)
-         x24 == (IF (x14 /\ x16) THEN entry_1_before ELSE x20)
-         x25 == (IF x14 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x14 /\ pool_0_running) \/ left_1_0_running)
-         x27 == entry_2_state = "CAPTURING"
+         x13 == (entry_1_state = "CAPTURING" /\ ~entry_1_recorded)
+         x14 == (IF x11 THEN x4 - 1 ELSE x4)
+         x15 == (IF x11 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x16 == (IF x11 THEN (~x12 /\ entry_1_recorded) ELSE entry_1_recorded)
+         x17 == (IF x11 THEN entry_1_before ELSE entry_1_state)
+         x18 == (IF x11 THEN (~x12 \/ x8) ELSE x8)
+         x19 == (IF x11 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x20 == ((x11 /\ pool_0_running) \/ left_1_0_running)
+         x21 == entry_2_state = "CAPTURING"
          \* entry: CAPTURING --abort[recorded]--> before
-         x28 == (entry_2_state = "CAPTURING" /\ entry_2_recorded)
+         x22 == (entry_2_state = "CAPTURING" /\ entry_2_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x29 == (entry_2_state # "CAPTURING" \/ ~entry_2_recorded)
-         x30 == (IF (x27 /\ x28) THEN x21 - 1 ELSE x21)
-         x31 == (IF (x27 /\ x28) THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x32 == ((~x27 \/ ~x28) /\ entry_2_recorded)
-         x33 == (IF (x27 /\ x28) THEN entry_2_before ELSE entry_2_state)
-         x34 == (IF (x27 /\ x29) THEN x21 - 1 ELSE x30)
-         x35 == (IF (x27 /\ x29) THEN entry_2_unreclaimed + 1 ELSE x31)
-         x36 == ((x27 /\ x29) \/ x23)
-         x37 == (IF (x27 /\ x29) THEN entry_2_before ELSE x33)
-         x38 == (IF x27 THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
-         x39 == ((x27 /\ pool_0_running) \/ left_2_0_running)
-         x40 == entry_3_state = "CAPTURING"
+         x23 == (entry_2_state = "CAPTURING" /\ ~entry_2_recorded)
+         x24 == (IF x21 THEN x14 - 1 ELSE x14)
+         x25 == (IF x21 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x26 == (IF x21 THEN (~x22 /\ entry_2_recorded) ELSE entry_2_recorded)
+         x27 == (IF x21 THEN entry_2_before ELSE entry_2_state)
+         x28 == (IF x21 THEN (~x22 \/ x18) ELSE x18)
+         x29 == (IF x21 THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
+         x30 == ((x21 /\ pool_0_running) \/ left_2_0_running)
+         x31 == entry_3_state = "CAPTURING"
          \* entry: CAPTURING --abort[recorded]--> before
-         x41 == (entry_3_state = "CAPTURING" /\ entry_3_recorded)
+         x32 == (entry_3_state = "CAPTURING" /\ entry_3_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x42 == (entry_3_state # "CAPTURING" \/ ~entry_3_recorded)
-         x43 == (IF (x40 /\ x41) THEN x34 - 1 ELSE x34)
-         x44 == (IF (x40 /\ x41) THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
-         x45 == ((~x40 \/ ~x41) /\ entry_3_recorded)
-         x46 == (IF (x40 /\ x41) THEN entry_3_before ELSE entry_3_state)
-         x47 == (IF (x40 /\ x42) THEN x34 - 1 ELSE x43)
-         x48 == (IF (x40 /\ x42) THEN entry_3_unreclaimed + 1 ELSE x44)
-         x49 == ((x40 /\ x42) \/ x36)
-         x50 == (IF (x40 /\ x42) THEN entry_3_before ELSE x46)
-         x51 == (IF x40 THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
-         x52 == ((x40 /\ pool_0_running) \/ left_3_0_running)
-         x53 == entry_4_state = "CAPTURING"
+         x33 == (entry_3_state = "CAPTURING" /\ ~entry_3_recorded)
+         x34 == (IF x31 THEN x24 - 1 ELSE x24)
+         x35 == (IF x31 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
+         x36 == (IF x31 THEN (~x32 /\ entry_3_recorded) ELSE entry_3_recorded)
+         x37 == (IF x31 THEN entry_3_before ELSE entry_3_state)
+         x38 == (IF x31 THEN (~x32 \/ x28) ELSE x28)
+         x39 == (IF x31 THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
+         x40 == ((x31 /\ pool_0_running) \/ left_3_0_running)
+         x41 == entry_4_state = "CAPTURING"
          \* entry: CAPTURING --abort[recorded]--> before
-         x54 == (entry_4_state = "CAPTURING" /\ entry_4_recorded)
+         x42 == (entry_4_state = "CAPTURING" /\ entry_4_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x55 == (entry_4_state # "CAPTURING" \/ ~entry_4_recorded)
-         x56 == (IF (x53 /\ x54) THEN domain_1_capturing - 1 ELSE domain_1_capturing)
-         x57 == (IF (x53 /\ x54) THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
-         x58 == ((~x53 \/ ~x54) /\ entry_4_recorded)
-         x59 == (IF (x53 /\ x54) THEN entry_4_before ELSE entry_4_state)
-         x60 == (IF (x53 /\ x55) THEN domain_1_capturing - 1 ELSE x56)
-         x61 == (IF (x53 /\ x55) THEN entry_4_unreclaimed + 1 ELSE x57)
-         x62 == ((x53 /\ x55) \/ x49)
-         x63 == (IF (x53 /\ x55) THEN entry_4_before ELSE x59)
-         x64 == (IF x53 THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
-         x65 == ((x53 /\ pool_2_running) \/ left_4_2_running)
-         x66 == (transaction_kind = "EXPLICIT" /\ component_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})
+         x43 == (entry_4_state = "CAPTURING" /\ ~entry_4_recorded)
+         x44 == (IF x41 THEN domain_1_capturing - 1 ELSE domain_1_capturing)
+         x45 == (IF x41 THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
+         x46 == (IF x41 THEN (~x42 /\ entry_4_recorded) ELSE entry_4_recorded)
+         x47 == (IF x41 THEN entry_4_before ELSE entry_4_state)
+         x48 == (IF x41 THEN (~x42 \/ x38) ELSE x38)
+         x49 == (IF x41 THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
+         x50 == ((x41 /\ pool_2_running) \/ left_4_2_running)
+         x51 == (transaction_kind = "EXPLICIT" /\ component_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})
          \* component: CAPTURING --abort[]--> before
-         x67 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --abort[]--> state
-         x68 == component_0_state # "CAPTURING"
-         x69 == (IF (x66 /\ x67) THEN component_0_before ELSE component_0_state)
-         x70 == (IF (x66 /\ x68) THEN component_0_state ELSE x69)
-         x71 == (transaction_kind = "EXPLICIT" /\ component_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})
+         x52 == component_0_state = "CAPTURING"
+         x53 == (IF x51 THEN (IF x52 THEN component_0_before ELSE component_0_state) ELSE component_0_state)
+         x54 == (transaction_kind = "EXPLICIT" /\ component_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})
          \* component: CAPTURING --abort[]--> before
-         x72 == component_1_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --abort[]--> state
-         x73 == component_1_state # "CAPTURING"
-         x74 == (IF (x71 /\ x72) THEN component_1_before ELSE component_1_state)
-         x75 == (IF (x71 /\ x73) THEN component_1_state ELSE x74)
+         x55 == component_1_state = "CAPTURING"
+         x56 == (IF x54 THEN (IF x55 THEN component_1_before ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x76 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF x11 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x24 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x37 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x50 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x77 == (IF x76 THEN "RETIRED" ELSE pool_0_state)
+         x57 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF x7 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x17 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x27 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x37 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x58 == (IF x57 THEN "RETIRED" ELSE pool_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x78 == (pool_2_state \in {"LIVE", "MINTED"} /\ x63 \notin {"BOUND", "CAPTURING", "REPLAYING"})
-         x79 == (IF x78 THEN "RETIRED" ELSE pool_2_state)
-         x80 == transaction_kind = "EXPLICIT"
+         x59 == (pool_2_state \in {"LIVE", "MINTED"} /\ x47 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x60 == (IF x59 THEN "RETIRED" ELSE pool_2_state)
+         x61 == transaction_kind = "EXPLICIT"
          \* manager: CAPTURING --fail[]--> before
-         x81 == manager_state = "CAPTURING"
-         x82 == (IF (x80 /\ x81) THEN manager_before ELSE manager_state)
-         x83 == transaction_kind # "PROFILE"
-         x84 == (IF x83 THEN "NONE" ELSE transaction_kind)
-         x85 == (~x83 /\ transaction_kind = "PROFILE")
-         x86 == (IF x85 THEN "CLEARING" ELSE x84)
-         x87 == ((x11 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x24 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x63 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
-         x88 == ((x37 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ (x50 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
+         x62 == manager_state = "CAPTURING"
+         x63 == (IF x61 THEN (IF x62 THEN manager_before ELSE manager_state) ELSE manager_state)
+         x64 == transaction_kind # "PROFILE"
+         x65 == (IF x64 THEN "NONE" ELSE transaction_kind)
+         x66 == (~x64 /\ transaction_kind = "PROFILE")
+         x67 == (IF x66 THEN "CLEARING" ELSE x65)
+         x68 == ((x7 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x17 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x47 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x69 == ((x27 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ (x37 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
      IN
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x1 \/ (entry_0_state = "CAPTURING" /\ entry_0_recorded) \/ (entry_0_state = "CAPTURING" /\ ~entry_0_recorded)) = TRUE
+         /\ (~x1 \/ x2 \/ x3) = TRUE
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x14 \/ (entry_1_state = "CAPTURING" /\ entry_1_recorded) \/ (entry_1_state = "CAPTURING" /\ ~entry_1_recorded)) = TRUE
+         /\ (~x11 \/ x12 \/ x13) = TRUE
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x27 \/ (entry_2_state = "CAPTURING" /\ entry_2_recorded) \/ (entry_2_state = "CAPTURING" /\ ~entry_2_recorded)) = TRUE
+         /\ (~x21 \/ x22 \/ x23) = TRUE
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x40 \/ (entry_3_state = "CAPTURING" /\ entry_3_recorded) \/ (entry_3_state = "CAPTURING" /\ ~entry_3_recorded)) = TRUE
+         /\ (~x31 \/ x32 \/ x33) = TRUE
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x53 \/ (entry_4_state = "CAPTURING" /\ entry_4_recorded) \/ (entry_4_state = "CAPTURING" /\ ~entry_4_recorded)) = TRUE
+         /\ (~x41 \/ x42 \/ x43) = TRUE
          \* CAPTURING --abort[]--> before or BOUND|REPLAYING --abort[]--> state.
-         /\ (~x66 \/ component_0_state = "CAPTURING" \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")) = TRUE
+         /\ (~x51 \/ x52 \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          \* CAPTURING --abort[]--> before or BOUND|REPLAYING --abort[]--> state.
-         /\ (~x71 \/ component_1_state = "CAPTURING" \/ (component_1_state \in {"BOUND", "REPLAYING"} /\ component_1_state # "CAPTURING")) = TRUE
-         /\ domain_0_capturing' = x47
-         /\ entry_0_unreclaimed' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ (x82 # "POISONED" /\ ((x12 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ (~x54 \/ x55 \/ component_1_state \in {"BOUND", "REPLAYING"}) = TRUE
+         /\ domain_0_capturing' = x34
+         /\ entry_0_unreclaimed' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ (x63 # "POISONED" /\ ((x9 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x5 ELSE 0)
          /\ entry_0_recorded' = x6
-         /\ entry_0_state' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ x11 \in {"CAPTURING", "REPLAYING"}) THEN x11 ELSE "EAGER")
-         /\ gate_free' = x62
-         /\ left_0_0_graphs' = (IF x82 # "POISONED" THEN x12 ELSE 0)
-         /\ left_0_0_running' = (x82 # "POISONED" /\ (x12 # 0 \/ left_0_0_attempts # 0) /\ x13)
-         /\ entry_1_unreclaimed' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ (x82 # "POISONED" /\ ((x25 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x22 ELSE 0)
-         /\ entry_1_recorded' = x19
-         /\ entry_1_state' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ x24 \in {"CAPTURING", "REPLAYING"}) THEN x24 ELSE "EAGER")
-         /\ left_1_0_graphs' = (IF x82 # "POISONED" THEN x25 ELSE 0)
-         /\ left_1_0_running' = (x82 # "POISONED" /\ (x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ entry_2_unreclaimed' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ (x82 # "POISONED" /\ ((x38 + left_2_0_attempts) + (left_2_1_graphs + left_2_1_attempts)) # 0)) THEN x35 ELSE 0)
-         /\ entry_2_recorded' = x32
-         /\ entry_2_state' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ x37 \in {"CAPTURING", "REPLAYING"}) THEN x37 ELSE "EAGER")
-         /\ left_2_0_graphs' = (IF x82 # "POISONED" THEN x38 ELSE 0)
-         /\ left_2_0_running' = (x82 # "POISONED" /\ (x38 # 0 \/ left_2_0_attempts # 0) /\ x39)
-         /\ entry_3_unreclaimed' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ (x82 # "POISONED" /\ ((x51 + left_3_0_attempts) + (left_3_1_graphs + left_3_1_attempts)) # 0)) THEN x48 ELSE 0)
-         /\ entry_3_recorded' = x45
-         /\ entry_3_state' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ x50 \in {"CAPTURING", "REPLAYING"}) THEN x50 ELSE "EAGER")
-         /\ left_3_0_graphs' = (IF x82 # "POISONED" THEN x51 ELSE 0)
-         /\ left_3_0_running' = (x82 # "POISONED" /\ (x51 # 0 \/ left_3_0_attempts # 0) /\ x52)
-         /\ domain_1_capturing' = x60
-         /\ entry_4_unreclaimed' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ (x82 # "POISONED" /\ (x64 + left_4_2_attempts) # 0)) THEN x61 ELSE 0)
-         /\ entry_4_recorded' = x58
-         /\ entry_4_state' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ x63 \in {"CAPTURING", "REPLAYING"}) THEN x63 ELSE "EAGER")
-         /\ left_4_2_graphs' = (IF x82 # "POISONED" THEN x64 ELSE 0)
-         /\ left_4_2_running' = (x82 # "POISONED" /\ (x64 # 0 \/ left_4_2_attempts # 0) /\ x65)
-         /\ component_0_state' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ x70 \in {"CAPTURING", "REPLAYING"}) THEN x70 ELSE "EAGER")
-         /\ component_1_state' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ x75 \in {"CAPTURING", "REPLAYING"}) THEN x75 ELSE "EAGER")
-         /\ pool_0_state' = (IF (x82 # "POISONED" \/ (~x76 /\ pool_0_state = "RECORDING")) THEN x77 ELSE "GONE")
-         /\ pool_2_state' = (IF (x82 # "POISONED" \/ (~x78 /\ pool_2_state = "RECORDING")) THEN x79 ELSE "GONE")
-         /\ manager_state' = x82
-         /\ transaction_kind' = x86
-         /\ manager_before' = (IF x82 = "CAPTURING" THEN manager_before ELSE "PREPARED")
-         /\ transaction_failed' = (~x85 /\ ~x83 /\ x82 # "POISONED" /\ transaction_failed)
-         /\ component_0_bound' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ x70 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x70 = "CAPTURING" /\ x82 \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_held' = (IF x82 \notin {"CLOSED", "POISONED"} THEN component_0_held ELSE 0)
-         /\ component_0_epoch' = (IF (x82 \notin {"CLOSED", "POISONED"} /\ ~x87) THEN component_0_epoch ELSE 0)
-         /\ component_0_resident' = (x82 \in {"CLOSED", "POISONED"} \/ component_0_resident)
-         /\ component_1_bound' = (IF (x82 \notin {"CLOSED", "POISONED"} \/ x75 = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (x75 = "CAPTURING" /\ x82 \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_held' = (IF x82 \notin {"CLOSED", "POISONED"} THEN component_1_held ELSE 0)
-         /\ component_1_epoch' = (IF (x82 \notin {"CLOSED", "POISONED"} /\ ~x88) THEN component_1_epoch ELSE 0)
-         /\ component_1_resident' = (x82 \in {"CLOSED", "POISONED"} \/ component_1_resident)
-         /\ entry_0_retiring' = (x11 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = (x11 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (x11 = "CAPTURING" /\ x82 \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (x82 \notin {"CLOSED", "POISONED"} /\ x11 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x87) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (x24 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = (x24 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (x24 = "CAPTURING" /\ x82 \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (x82 \notin {"CLOSED", "POISONED"} /\ x24 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x87) THEN entry_1_noted ELSE 0)
-         /\ entry_2_retiring' = (x37 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_failed' = (x37 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
-         /\ entry_2_before' = (IF (x37 = "CAPTURING" /\ x82 \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (x82 \notin {"CLOSED", "POISONED"} /\ x37 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x88) THEN entry_2_noted ELSE 0)
-         /\ entry_3_retiring' = (x50 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_3_retiring)
-         /\ entry_3_failed' = (x50 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_3_failed)
-         /\ entry_3_before' = (IF (x50 = "CAPTURING" /\ x82 \notin {"CLOSED", "POISONED"}) THEN entry_3_before ELSE "EAGER")
-         /\ entry_3_noted' = (IF (x82 \notin {"CLOSED", "POISONED"} /\ x50 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x88) THEN entry_3_noted ELSE 0)
-         /\ entry_4_retiring' = (x63 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_4_retiring)
-         /\ entry_4_failed' = (x63 = "REPLAYING" /\ x82 \notin {"CLOSED", "POISONED"} /\ entry_4_failed)
-         /\ entry_4_before' = (IF (x63 = "CAPTURING" /\ x82 \notin {"CLOSED", "POISONED"}) THEN entry_4_before ELSE "EAGER")
-         /\ entry_4_noted' = (IF (x82 \notin {"CLOSED", "POISONED"} /\ x63 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x87) THEN entry_4_noted ELSE 0)
-         /\ pool_0_graphs' = (IF x82 # "POISONED" THEN pool_0_graphs ELSE 0)
-         /\ pool_0_before' = (IF (~x76 /\ pool_0_state = "RECORDING" /\ x82 # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (x82 # "POISONED" /\ (x76 \/ pool_0_state # "GONE") /\ pool_0_running)
-         /\ pool_1_state' = (IF (x82 # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
-         /\ pool_1_graphs' = (IF x82 # "POISONED" THEN pool_1_graphs ELSE 0)
-         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ x82 # "POISONED") THEN pool_1_before ELSE "MINTED")
-         /\ pool_1_running' = (x82 # "POISONED" /\ pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_graphs' = (IF x82 # "POISONED" THEN pool_2_graphs ELSE 0)
-         /\ pool_2_before' = (IF (~x78 /\ pool_2_state = "RECORDING" /\ x82 # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (x82 # "POISONED" /\ (x78 \/ pool_2_state # "GONE") /\ pool_2_running)
-         /\ left_0_0_attempts' = (IF x82 # "POISONED" THEN left_0_0_attempts ELSE 0)
-         /\ left_0_1_graphs' = (IF x82 # "POISONED" THEN left_0_1_graphs ELSE 0)
-         /\ left_0_1_attempts' = (IF x82 # "POISONED" THEN left_0_1_attempts ELSE 0)
-         /\ left_0_1_running' = (x82 # "POISONED" /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
-         /\ left_1_0_attempts' = (IF x82 # "POISONED" THEN left_1_0_attempts ELSE 0)
-         /\ left_1_1_graphs' = (IF x82 # "POISONED" THEN left_1_1_graphs ELSE 0)
-         /\ left_1_1_attempts' = (IF x82 # "POISONED" THEN left_1_1_attempts ELSE 0)
-         /\ left_1_1_running' = (x82 # "POISONED" /\ (left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
-         /\ left_2_0_attempts' = (IF x82 # "POISONED" THEN left_2_0_attempts ELSE 0)
-         /\ left_2_1_graphs' = (IF x82 # "POISONED" THEN left_2_1_graphs ELSE 0)
-         /\ left_2_1_attempts' = (IF x82 # "POISONED" THEN left_2_1_attempts ELSE 0)
-         /\ left_2_1_running' = (x82 # "POISONED" /\ (left_2_1_graphs # 0 \/ left_2_1_attempts # 0) /\ left_2_1_running)
-         /\ left_3_0_attempts' = (IF x82 # "POISONED" THEN left_3_0_attempts ELSE 0)
-         /\ left_3_1_graphs' = (IF x82 # "POISONED" THEN left_3_1_graphs ELSE 0)
-         /\ left_3_1_attempts' = (IF x82 # "POISONED" THEN left_3_1_attempts ELSE 0)
-         /\ left_3_1_running' = (x82 # "POISONED" /\ (left_3_1_graphs # 0 \/ left_3_1_attempts # 0) /\ left_3_1_running)
-         /\ left_4_2_attempts' = (IF x82 # "POISONED" THEN left_4_2_attempts ELSE 0)
+         /\ entry_0_state' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ x7 \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
+         /\ gate_free' = x48
+         /\ left_0_0_graphs' = (IF x63 # "POISONED" THEN x9 ELSE 0)
+         /\ left_0_0_running' = (x63 # "POISONED" /\ (x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ entry_1_unreclaimed' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ (x63 # "POISONED" /\ ((x19 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x15 ELSE 0)
+         /\ entry_1_recorded' = x16
+         /\ entry_1_state' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ x17 \in {"CAPTURING", "REPLAYING"}) THEN x17 ELSE "EAGER")
+         /\ left_1_0_graphs' = (IF x63 # "POISONED" THEN x19 ELSE 0)
+         /\ left_1_0_running' = (x63 # "POISONED" /\ (x19 # 0 \/ left_1_0_attempts # 0) /\ x20)
+         /\ entry_2_unreclaimed' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ (x63 # "POISONED" /\ ((x29 + left_2_0_attempts) + (left_2_1_graphs + left_2_1_attempts)) # 0)) THEN x25 ELSE 0)
+         /\ entry_2_recorded' = x26
+         /\ entry_2_state' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ x27 \in {"CAPTURING", "REPLAYING"}) THEN x27 ELSE "EAGER")
+         /\ left_2_0_graphs' = (IF x63 # "POISONED" THEN x29 ELSE 0)
+         /\ left_2_0_running' = (x63 # "POISONED" /\ (x29 # 0 \/ left_2_0_attempts # 0) /\ x30)
+         /\ entry_3_unreclaimed' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ (x63 # "POISONED" /\ ((x39 + left_3_0_attempts) + (left_3_1_graphs + left_3_1_attempts)) # 0)) THEN x35 ELSE 0)
+         /\ entry_3_recorded' = x36
+         /\ entry_3_state' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ x37 \in {"CAPTURING", "REPLAYING"}) THEN x37 ELSE "EAGER")
+         /\ left_3_0_graphs' = (IF x63 # "POISONED" THEN x39 ELSE 0)
+         /\ left_3_0_running' = (x63 # "POISONED" /\ (x39 # 0 \/ left_3_0_attempts # 0) /\ x40)
+         /\ domain_1_capturing' = x44
+         /\ entry_4_unreclaimed' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ (x63 # "POISONED" /\ (x49 + left_4_2_attempts) # 0)) THEN x45 ELSE 0)
+         /\ entry_4_recorded' = x46
+         /\ entry_4_state' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ x47 \in {"CAPTURING", "REPLAYING"}) THEN x47 ELSE "EAGER")
+         /\ left_4_2_graphs' = (IF x63 # "POISONED" THEN x49 ELSE 0)
+         /\ left_4_2_running' = (x63 # "POISONED" /\ (x49 # 0 \/ left_4_2_attempts # 0) /\ x50)
+         /\ component_0_state' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ x53 \in {"CAPTURING", "REPLAYING"}) THEN x53 ELSE "EAGER")
+         /\ component_1_state' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ x56 \in {"CAPTURING", "REPLAYING"}) THEN x56 ELSE "EAGER")
+         /\ pool_0_state' = (IF (x63 # "POISONED" \/ (~x57 /\ pool_0_state = "RECORDING")) THEN x58 ELSE "GONE")
+         /\ pool_2_state' = (IF (x63 # "POISONED" \/ (~x59 /\ pool_2_state = "RECORDING")) THEN x60 ELSE "GONE")
+         /\ manager_state' = x63
+         /\ transaction_kind' = x67
+         /\ manager_before' = (IF x63 = "CAPTURING" THEN manager_before ELSE "PREPARED")
+         /\ transaction_failed' = (~x66 /\ ~x64 /\ x63 # "POISONED" /\ transaction_failed)
+         /\ component_0_bound' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ x53 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x53 = "CAPTURING" /\ x63 \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_held' = (IF x63 \notin {"CLOSED", "POISONED"} THEN component_0_held ELSE 0)
+         /\ component_0_epoch' = (IF (x63 \notin {"CLOSED", "POISONED"} /\ ~x68) THEN component_0_epoch ELSE 0)
+         /\ component_0_resident' = (x63 \in {"CLOSED", "POISONED"} \/ component_0_resident)
+         /\ component_1_bound' = (IF (x63 \notin {"CLOSED", "POISONED"} \/ x56 = "REPLAYING") THEN component_1_bound ELSE 0)
+         /\ component_1_before' = (IF (x56 = "CAPTURING" /\ x63 \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_held' = (IF x63 \notin {"CLOSED", "POISONED"} THEN component_1_held ELSE 0)
+         /\ component_1_epoch' = (IF (x63 \notin {"CLOSED", "POISONED"} /\ ~x69) THEN component_1_epoch ELSE 0)
+         /\ component_1_resident' = (x63 \in {"CLOSED", "POISONED"} \/ component_1_resident)
+         /\ entry_0_retiring' = (x7 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (x7 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = (IF (x7 = "CAPTURING" /\ x63 \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (x63 \notin {"CLOSED", "POISONED"} /\ x7 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x68) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x17 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (x17 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = (IF (x17 = "CAPTURING" /\ x63 \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (x63 \notin {"CLOSED", "POISONED"} /\ x17 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x68) THEN entry_1_noted ELSE 0)
+         /\ entry_2_retiring' = (x27 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_failed' = (x27 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
+         /\ entry_2_before' = (IF (x27 = "CAPTURING" /\ x63 \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (x63 \notin {"CLOSED", "POISONED"} /\ x27 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x69) THEN entry_2_noted ELSE 0)
+         /\ entry_3_retiring' = (x37 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_3_retiring)
+         /\ entry_3_failed' = (x37 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_3_failed)
+         /\ entry_3_before' = (IF (x37 = "CAPTURING" /\ x63 \notin {"CLOSED", "POISONED"}) THEN entry_3_before ELSE "EAGER")
+         /\ entry_3_noted' = (IF (x63 \notin {"CLOSED", "POISONED"} /\ x37 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x69) THEN entry_3_noted ELSE 0)
+         /\ entry_4_retiring' = (x47 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_4_retiring)
+         /\ entry_4_failed' = (x47 = "REPLAYING" /\ x63 \notin {"CLOSED", "POISONED"} /\ entry_4_failed)
+         /\ entry_4_before' = (IF (x47 = "CAPTURING" /\ x63 \notin {"CLOSED", "POISONED"}) THEN entry_4_before ELSE "EAGER")
+         /\ entry_4_noted' = (IF (x63 \notin {"CLOSED", "POISONED"} /\ x47 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x68) THEN entry_4_noted ELSE 0)
+         /\ pool_0_graphs' = (IF x63 # "POISONED" THEN pool_0_graphs ELSE 0)
+         /\ pool_0_before' = (IF (~x57 /\ pool_0_state = "RECORDING" /\ x63 # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x63 # "POISONED" /\ (x57 \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ pool_1_state' = (IF (x63 # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
+         /\ pool_1_graphs' = (IF x63 # "POISONED" THEN pool_1_graphs ELSE 0)
+         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ x63 # "POISONED") THEN pool_1_before ELSE "MINTED")
+         /\ pool_1_running' = (x63 # "POISONED" /\ pool_1_state # "GONE" /\ pool_1_running)
+         /\ pool_2_graphs' = (IF x63 # "POISONED" THEN pool_2_graphs ELSE 0)
+         /\ pool_2_before' = (IF (~x59 /\ pool_2_state = "RECORDING" /\ x63 # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x63 # "POISONED" /\ (x59 \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_0_0_attempts' = (IF x63 # "POISONED" THEN left_0_0_attempts ELSE 0)
+         /\ left_0_1_graphs' = (IF x63 # "POISONED" THEN left_0_1_graphs ELSE 0)
+         /\ left_0_1_attempts' = (IF x63 # "POISONED" THEN left_0_1_attempts ELSE 0)
+         /\ left_0_1_running' = (x63 # "POISONED" /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
+         /\ left_1_0_attempts' = (IF x63 # "POISONED" THEN left_1_0_attempts ELSE 0)
+         /\ left_1_1_graphs' = (IF x63 # "POISONED" THEN left_1_1_graphs ELSE 0)
+         /\ left_1_1_attempts' = (IF x63 # "POISONED" THEN left_1_1_attempts ELSE 0)
+         /\ left_1_1_running' = (x63 # "POISONED" /\ (left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
+         /\ left_2_0_attempts' = (IF x63 # "POISONED" THEN left_2_0_attempts ELSE 0)
+         /\ left_2_1_graphs' = (IF x63 # "POISONED" THEN left_2_1_graphs ELSE 0)
+         /\ left_2_1_attempts' = (IF x63 # "POISONED" THEN left_2_1_attempts ELSE 0)
+         /\ left_2_1_running' = (x63 # "POISONED" /\ (left_2_1_graphs # 0 \/ left_2_1_attempts # 0) /\ left_2_1_running)
+         /\ left_3_0_attempts' = (IF x63 # "POISONED" THEN left_3_0_attempts ELSE 0)
+         /\ left_3_1_graphs' = (IF x63 # "POISONED" THEN left_3_1_graphs ELSE 0)
+         /\ left_3_1_attempts' = (IF x63 # "POISONED" THEN left_3_1_attempts ELSE 0)
+         /\ left_3_1_running' = (x63 # "POISONED" /\ (left_3_1_graphs # 0 \/ left_3_1_attempts # 0) /\ left_3_1_running)
+         /\ left_4_2_attempts' = (IF x63 # "POISONED" THEN left_4_2_attempts ELSE 0)
          /\ UNCHANGED <<manager_serving, gate_foreign, component_0_leased, component_1_leased, entry_0_leases, entry_0_holders,
                          entry_1_leases, entry_1_holders, entry_2_leases, entry_2_holders, entry_3_leases, entry_3_holders,
                          entry_4_leases, entry_4_holders, domain_0_turn, domain_1_turn>>
@@ -2162,35 +2058,31 @@ acquire_e0 ==
   /\ LET x1 == (entry_0_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_0_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_0_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_0_leases + 1 ELSE entry_0_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x6 == (IF x2 THEN entry_0_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_0_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch /\ ~entry_0_retiring /\ ~entry_0_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == (((~x2 /\ ~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == (entry_0_noted = component_0_epoch /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_0_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch) \/ (entry_0_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_0_noted # component_0_epoch))) = TRUE
-         /\ entry_0_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_0_leases' = entry_0_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_0_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_0_holders' = entry_0_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = ((x2 \/ x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = ((x2 \/ x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_1_noted ELSE 0)
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_4_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_1_noted ELSE 0)
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_4_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_recorded,
                          entry_0_unreclaimed, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded,
                          entry_1_before, entry_1_unreclaimed, entry_1_holders, entry_2, entry_3, entry_4_state, entry_4_leases,
@@ -2207,35 +2099,31 @@ acquire_e1 ==
   /\ LET x1 == (entry_1_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_1_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_1_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_1_leases + 1 ELSE entry_1_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x6 == (IF x2 THEN entry_1_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_1_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch /\ ~entry_1_retiring /\ ~entry_1_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x2 /\ ~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ entry_1_noted = component_0_epoch /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_1_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch) \/ (entry_1_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_1_noted # component_0_epoch))) = TRUE
-         /\ entry_1_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_1_leases' = entry_1_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_1_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_1_holders' = entry_1_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = ((x2 \/ x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = ((x2 \/ x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_1_noted ELSE 0)
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_4_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_1_noted ELSE 0)
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_4_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_recorded, entry_1_unreclaimed, entry_2, entry_3,
@@ -2252,34 +2140,30 @@ acquire_e2 ==
   /\ LET x1 == (entry_2_state = "BOUND" /\ manager_serving /\ component_1_resident /\ entry_2_noted = component_1_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_2_state # "BOUND" \/ ~manager_serving \/ ~component_1_resident \/ entry_2_noted # component_1_epoch)
-         x3 == (IF x1 THEN entry_2_leases + 1 ELSE entry_2_leases)
-         x4 == (IF x1 THEN component_1_leased + 1 ELSE component_1_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_2_state)
-         x6 == (IF x2 THEN entry_2_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_2_state = "REPLAYING" /\ manager_serving /\ component_1_resident /\ entry_2_noted = component_1_epoch /\ ~entry_2_retiring /\ ~entry_2_failed)
+         x3 == (IF x1 THEN component_1_leased + 1 ELSE component_1_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_1_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_1_state)
-         x10 == (((~x2 /\ ~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_1_epoch) /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
+         x4 == (component_1_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_1_state)
+         x6 == (entry_2_noted = component_1_epoch /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_2_state = "BOUND" /\ manager_serving /\ component_1_resident /\ entry_2_noted = component_1_epoch) \/ (entry_2_state = "REPLAYING" /\ manager_serving /\ component_1_resident /\ entry_2_noted = component_1_epoch /\ ~entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "BOUND" \/ ~manager_serving \/ ~component_1_resident \/ entry_2_noted # component_1_epoch))) = TRUE
-         /\ entry_2_leases' = x6
-         /\ component_1_leased' = x4
-         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_2_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_2_leases' = entry_2_leases + 1
+         /\ component_1_leased' = x3
+         /\ entry_2_state' = "REPLAYING"
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_2_holders' = entry_2_holders + 1
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_1_state = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (~x8 /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_1_epoch ELSE 0)
-         /\ entry_2_retiring' = ((x2 \/ x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_failed' = ((x2 \/ x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x2 /\ ~x1 /\ entry_2_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_2_noted ELSE 0)
-         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_3_noted ELSE 0)
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_1_state = "REPLAYING") THEN component_1_bound ELSE 0)
+         /\ component_1_before' = (IF (~x4 /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_1_epoch ELSE 0)
+         /\ entry_2_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
+         /\ entry_2_before' = "EAGER"
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_2_noted ELSE 0)
+         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_3_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0, component_1_held, component_1_resident, entry_0, entry_1,
                          entry_2_recorded, entry_2_unreclaimed, entry_3_state, entry_3_leases, entry_3_retiring, entry_3_failed,
                          entry_3_recorded, entry_3_before, entry_3_unreclaimed, entry_3_holders, entry_4, domain_0, domain_1,
@@ -2295,34 +2179,30 @@ acquire_e3 ==
   /\ LET x1 == (entry_3_state = "BOUND" /\ manager_serving /\ component_1_resident /\ entry_3_noted = component_1_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_3_state # "BOUND" \/ ~manager_serving \/ ~component_1_resident \/ entry_3_noted # component_1_epoch)
-         x3 == (IF x1 THEN entry_3_leases + 1 ELSE entry_3_leases)
-         x4 == (IF x1 THEN component_1_leased + 1 ELSE component_1_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_3_state)
-         x6 == (IF x2 THEN entry_3_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_3_state = "REPLAYING" /\ manager_serving /\ component_1_resident /\ entry_3_noted = component_1_epoch /\ ~entry_3_retiring /\ ~entry_3_failed)
+         x3 == (IF x1 THEN component_1_leased + 1 ELSE component_1_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_1_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_1_state)
-         x10 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ ((~x2 /\ ~x1 /\ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_3_noted = component_1_epoch))
+         x4 == (component_1_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_1_state)
+         x6 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ entry_3_noted = component_1_epoch)
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_3_state = "BOUND" /\ manager_serving /\ component_1_resident /\ entry_3_noted = component_1_epoch) \/ (entry_3_state = "REPLAYING" /\ manager_serving /\ component_1_resident /\ entry_3_noted = component_1_epoch /\ ~entry_3_retiring /\ ~entry_3_failed /\ (entry_3_state # "BOUND" \/ ~manager_serving \/ ~component_1_resident \/ entry_3_noted # component_1_epoch))) = TRUE
-         /\ entry_3_leases' = x6
-         /\ component_1_leased' = x4
-         /\ entry_3_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_3_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_3_leases' = entry_3_leases + 1
+         /\ component_1_leased' = x3
+         /\ entry_3_state' = "REPLAYING"
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_3_holders' = entry_3_holders + 1
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_1_state = "REPLAYING") THEN component_1_bound ELSE 0)
-         /\ component_1_before' = (IF (~x8 /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_1_epoch ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_2_noted ELSE 0)
-         /\ entry_3_retiring' = ((x2 \/ x1 \/ entry_3_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_retiring)
-         /\ entry_3_failed' = ((x2 \/ x1 \/ entry_3_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_failed)
-         /\ entry_3_before' = (IF (~x2 /\ ~x1 /\ entry_3_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_3_before ELSE "EAGER")
-         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_3_noted ELSE 0)
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_1_state = "REPLAYING") THEN component_1_bound ELSE 0)
+         /\ component_1_before' = (IF (~x4 /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_1_epoch ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_2_noted ELSE 0)
+         /\ entry_3_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_retiring)
+         /\ entry_3_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_failed)
+         /\ entry_3_before' = "EAGER"
+         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_3_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0, component_1_held, component_1_resident, entry_0, entry_1,
                          entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed, entry_2_recorded, entry_2_before,
                          entry_2_unreclaimed, entry_2_holders, entry_3_recorded, entry_3_unreclaimed, entry_4, domain_0,
@@ -2338,35 +2218,31 @@ acquire_e4 ==
   /\ LET x1 == (entry_4_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_4_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_4_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_4_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_4_leases + 1 ELSE entry_4_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_4_state)
-         x6 == (IF x2 THEN entry_4_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_4_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_4_noted = component_0_epoch /\ ~entry_4_retiring /\ ~entry_4_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ ((~x2 /\ ~x1 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_4_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ entry_4_noted = component_0_epoch)
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_4_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_4_noted = component_0_epoch) \/ (entry_4_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_4_noted = component_0_epoch /\ ~entry_4_retiring /\ ~entry_4_failed /\ (entry_4_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_4_noted # component_0_epoch))) = TRUE
-         /\ entry_4_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_4_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_4_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_4_leases' = entry_4_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_4_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_4_holders' = entry_4_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_1_noted ELSE 0)
-         /\ entry_4_retiring' = ((x2 \/ x1 \/ entry_4_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_retiring)
-         /\ entry_4_failed' = ((x2 \/ x1 \/ entry_4_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_failed)
-         /\ entry_4_before' = (IF (~x2 /\ ~x1 /\ entry_4_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_4_before ELSE "EAGER")
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_4_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_1_noted ELSE 0)
+         /\ entry_4_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_retiring)
+         /\ entry_4_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_failed)
+         /\ entry_4_before' = "EAGER"
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_4_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed,
@@ -2490,56 +2366,50 @@ fail_launch_e0 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases)
-         x3 == (IF x1 THEN entry_0_leases - 1 ELSE entry_0_leases)
-         x4 == (x1 \/ entry_0_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_0_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x14 == ((x12 /\ pool_0_running) \/ left_0_0_running)
+         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1)
+         x3 == (IF x1 THEN entry_0_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_0_unreclaimed ELSE entry_0_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x9 == ((~x1 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (~x2 /\ (x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_0_state)
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF x1 THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((x2 \/ (~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((~x1 \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_0_turn' = -1
-         /\ entry_0_leases' = x6
-         /\ entry_0_failed' = (~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x13 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ entry_0_leases' = x3
+         /\ entry_0_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x8 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x7 ELSE 0)
          /\ entry_0_holders' = entry_0_holders - 1
-         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_0_0_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = (~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_4_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_0_0_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_1_noted ELSE 0)
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_4_noted ELSE 0)
+         /\ pool_0_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_recorded,
                          entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded, entry_1_before,
                          entry_1_unreclaimed, entry_1_holders, entry_2, entry_3, entry_4_state, entry_4_leases,
@@ -2553,56 +2423,50 @@ fail_launch_e1 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases)
-         x3 == (IF x1 THEN entry_1_leases - 1 ELSE entry_1_leases)
-         x4 == (x1 \/ entry_1_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_1_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x14 == ((x12 /\ pool_0_running) \/ left_1_0_running)
+         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1)
+         x3 == (IF x1 THEN entry_1_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_1_unreclaimed ELSE entry_1_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x9 == ((~x1 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF (~x2 /\ (x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_0_state)
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x1 THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x2 \/ (~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (~x1 \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_0_turn' = -1
-         /\ entry_1_leases' = x6
-         /\ entry_1_failed' = (~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x13 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ entry_1_leases' = x3
+         /\ entry_1_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x8 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x7 ELSE 0)
          /\ entry_1_holders' = entry_1_holders - 1
-         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_1_0_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_before' = (IF (~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_4_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_1_0_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_1_noted ELSE 0)
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_4_noted ELSE 0)
+         /\ pool_0_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_recorded, entry_2, entry_3, entry_4_state,
@@ -2616,55 +2480,49 @@ fail_launch_e2 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases)
-         x3 == (IF x1 THEN entry_2_leases - 1 ELSE entry_2_leases)
-         x4 == (x1 \/ entry_2_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_2_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_1_leased - 1 ELSE component_1_leased)
-         x8 == (IF x2 THEN component_1_bound - 1 ELSE component_1_bound)
-         x9 == (IF x2 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_2_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
-         x14 == ((x12 /\ pool_0_running) \/ left_2_0_running)
+         x2 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1)
+         x3 == (IF x1 THEN entry_2_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_1_leased ELSE component_1_leased - 1)
+         x6 == (IF x1 THEN component_1_bound ELSE component_1_bound - 1)
+         x7 == (IF x1 THEN entry_2_unreclaimed ELSE entry_2_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
+         x9 == ((~x1 /\ pool_0_running) \/ left_2_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_1_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_1_state)
+         x10 == (component_1_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF (~x2 /\ (x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_0_state)
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x1 THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_1_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_1_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_1_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((x2 \/ (~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_1_epoch) /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((~x1 \/ entry_2_noted = component_1_epoch) /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_2_state = "REPLAYING" /\ 1 < entry_2_leases) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_0_turn' = -1
-         /\ entry_2_leases' = x6
-         /\ entry_2_failed' = (~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_2_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_1_leased' = x7
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_1_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x13 + left_2_0_attempts) + (left_2_1_graphs + left_2_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ entry_2_leases' = x3
+         /\ entry_2_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_1_leased' = x5
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x8 + left_2_0_attempts) + (left_2_1_graphs + left_2_1_attempts)) # 0)) THEN x7 ELSE 0)
          /\ entry_2_holders' = entry_2_holders - 1
-         /\ left_2_0_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_2_0_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_2_0_attempts # 0) /\ x14)
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_1_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_1_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_1_epoch ELSE 0)
-         /\ entry_2_retiring' = (~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_before' = (IF (~x2 /\ ~x1 /\ entry_2_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_2_noted ELSE 0)
-         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_3_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_2_0_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_2_0_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_2_0_attempts # 0) /\ x9)
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_1_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_1_epoch ELSE 0)
+         /\ entry_2_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_before' = "EAGER"
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_2_noted ELSE 0)
+         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_3_noted ELSE 0)
+         /\ pool_0_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0, component_1_held, component_1_resident, entry_0, entry_1,
                          entry_2_recorded, entry_3_state, entry_3_leases, entry_3_retiring, entry_3_failed, entry_3_recorded,
                          entry_3_before, entry_3_unreclaimed, entry_3_holders, entry_4, domain_0_capturing, domain_1,
@@ -2677,55 +2535,49 @@ fail_launch_e3 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_3_state = "REPLAYING" /\ 1 < entry_3_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_3_state # "REPLAYING" \/ 1 >= entry_3_leases)
-         x3 == (IF x1 THEN entry_3_leases - 1 ELSE entry_3_leases)
-         x4 == (x1 \/ entry_3_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_3_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_1_leased - 1 ELSE component_1_leased)
-         x8 == (IF x2 THEN component_1_bound - 1 ELSE component_1_bound)
-         x9 == (IF x2 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_3_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
-         x14 == ((x12 /\ pool_0_running) \/ left_3_0_running)
+         x2 == (entry_3_state = "REPLAYING" /\ entry_3_leases = 1)
+         x3 == (IF x1 THEN entry_3_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_1_leased ELSE component_1_leased - 1)
+         x6 == (IF x1 THEN component_1_bound ELSE component_1_bound - 1)
+         x7 == (IF x1 THEN entry_3_unreclaimed ELSE entry_3_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
+         x9 == ((~x1 /\ pool_0_running) \/ left_3_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_1_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_1_state)
+         x10 == (component_1_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF (~x2 /\ (x1 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_0_state)
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x1 THEN 1 ELSE 0)) = 0)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_1_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_1_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_1_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ (x2 \/ (~x1 /\ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_3_noted = component_1_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ (~x1 \/ entry_3_noted = component_1_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_3_state = "REPLAYING" /\ 1 < entry_3_leases) \/ (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ (entry_3_state # "REPLAYING" \/ 1 >= entry_3_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_0_turn' = -1
-         /\ entry_3_leases' = x6
-         /\ entry_3_failed' = (~x2 /\ (x1 \/ entry_3_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_3_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_3_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_1_leased' = x7
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_1_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_3_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x13 + left_3_0_attempts) + (left_3_1_graphs + left_3_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ entry_3_leases' = x3
+         /\ entry_3_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_3_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_1_leased' = x5
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_3_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x8 + left_3_0_attempts) + (left_3_1_graphs + left_3_1_attempts)) # 0)) THEN x7 ELSE 0)
          /\ entry_3_holders' = entry_3_holders - 1
-         /\ left_3_0_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_3_0_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_3_0_attempts # 0) /\ x14)
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_1_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_1_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_1_epoch ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_2_noted ELSE 0)
-         /\ entry_3_retiring' = (~x2 /\ (x1 \/ entry_3_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_retiring)
-         /\ entry_3_before' = (IF (~x2 /\ ~x1 /\ entry_3_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_3_before ELSE "EAGER")
-         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_3_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_3_0_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_3_0_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_3_0_attempts # 0) /\ x9)
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_1_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_1_epoch ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_2_noted ELSE 0)
+         /\ entry_3_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_retiring)
+         /\ entry_3_before' = "EAGER"
+         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_3_noted ELSE 0)
+         /\ pool_0_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0, component_1_held, component_1_resident, entry_0, entry_1,
                          entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed, entry_2_recorded, entry_2_before,
                          entry_2_unreclaimed, entry_2_holders, entry_3_recorded, entry_4, domain_0_capturing, domain_1,
@@ -2738,56 +2590,50 @@ fail_launch_e4 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_4_state = "REPLAYING" /\ 1 < entry_4_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_4_state # "REPLAYING" \/ 1 >= entry_4_leases)
-         x3 == (IF x1 THEN entry_4_leases - 1 ELSE entry_4_leases)
-         x4 == (x1 \/ entry_4_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_4_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_4_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
-         x14 == ((x12 /\ pool_2_running) \/ left_4_2_running)
+         x2 == (entry_4_state = "REPLAYING" /\ entry_4_leases = 1)
+         x3 == (IF x1 THEN entry_4_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_4_unreclaimed ELSE entry_4_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
+         x9 == ((~x1 /\ pool_2_running) \/ left_4_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x2 \/ (~x1 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_2_state)
+         x12 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x1)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x2 \/ (~x1 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_4_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (~x1 \/ entry_4_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_4_state = "REPLAYING" /\ 1 < entry_4_leases) \/ (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ (entry_4_state # "REPLAYING" \/ 1 >= entry_4_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_1_turn' = -1
-         /\ entry_4_leases' = x6
-         /\ entry_4_failed' = (~x2 /\ (x1 \/ entry_4_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_4_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_4_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_4_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x13 + left_4_2_attempts) # 0)) THEN x9 ELSE 0)
+         /\ entry_4_leases' = x3
+         /\ entry_4_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_4_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_4_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x8 + left_4_2_attempts) # 0)) THEN x7 ELSE 0)
          /\ entry_4_holders' = entry_4_holders - 1
-         /\ left_4_2_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_4_2_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_4_2_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_2_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ entry_4_retiring' = (~x2 /\ (x1 \/ entry_4_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_retiring)
-         /\ entry_4_before' = (IF (~x2 /\ ~x1 /\ entry_4_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_4_before ELSE "EAGER")
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_4_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x12 \/ ~x17) /\ pool_2_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_4_2_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_4_2_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_4_2_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_1_noted ELSE 0)
+         /\ entry_4_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_retiring)
+         /\ entry_4_before' = "EAGER"
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_4_noted ELSE 0)
+         /\ pool_2_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed,
@@ -2801,67 +2647,56 @@ release_e0 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases))
+         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed))
+         x3 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed \/ (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ ~entry_0_retiring \/ entry_0_failed \/ (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed)))
-         x5 == (IF x1 THEN entry_0_leases - 1 ELSE entry_0_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_0_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_0_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x22 == ((x20 /\ pool_0_running) \/ left_0_0_running)
+         x4 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_failed)
+         x5 == (IF x1 THEN entry_0_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_0_unreclaimed ELSE (IF x2 THEN entry_0_unreclaimed ELSE entry_0_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x12 == ((x10 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_0_state)
+         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x1 \/ x2) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == (((~x1 /\ ~x2) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases)) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed)) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ ~entry_0_retiring \/ entry_0_failed))) = TRUE
-         /\ entry_0_leases' = x15
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x21 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_0_leases' = x5
+         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x11 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
          /\ entry_0_holders' = entry_0_holders - 1
-         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_0_0_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_4_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_0_0_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_1_noted ELSE 0)
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_4_noted ELSE 0)
+         /\ pool_0_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_recorded,
                          entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded, entry_1_before,
                          entry_1_unreclaimed, entry_1_holders, entry_2, entry_3, entry_4_state, entry_4_leases,
@@ -2875,67 +2710,56 @@ release_e1 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases))
+         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed))
+         x3 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed \/ (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ ~entry_1_retiring \/ entry_1_failed \/ (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed)))
-         x5 == (IF x1 THEN entry_1_leases - 1 ELSE entry_1_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_1_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_1_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x22 == ((x20 /\ pool_0_running) \/ left_1_0_running)
+         x4 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_failed)
+         x5 == (IF x1 THEN entry_1_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_1_unreclaimed ELSE (IF x2 THEN entry_1_unreclaimed ELSE entry_1_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x12 == ((x10 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF (~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_0_state)
+         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF (x1 \/ x2) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x1 /\ ~x2) \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases)) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed)) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ ~entry_1_retiring \/ entry_1_failed))) = TRUE
-         /\ entry_1_leases' = x15
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x21 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_1_leases' = x5
+         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x11 + left_1_0_attempts) + (left_1_1_graphs + left_1_1_attempts)) # 0)) THEN x9 ELSE 0)
          /\ entry_1_holders' = entry_1_holders - 1
-         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_1_0_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_4_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_1_0_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_1_0_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_1_0_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_1_noted ELSE 0)
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_4_noted ELSE 0)
+         /\ pool_0_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_recorded, entry_2, entry_3, entry_4_state,
@@ -2949,66 +2773,55 @@ release_e2 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases))
+         x2 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed))
+         x3 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_retiring /\ ~entry_2_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed \/ (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases)) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ ~entry_2_retiring \/ entry_2_failed \/ (entry_2_state = "REPLAYING" /\ 1 < entry_2_leases) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed)))
-         x5 == (IF x1 THEN entry_2_leases - 1 ELSE entry_2_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_2_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_1_leased - 1 ELSE component_1_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_1_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_1_bound - 1 ELSE component_1_bound)
-         x13 == (IF x3 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_1_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_1_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_2_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_2_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
-         x22 == ((x20 /\ pool_0_running) \/ left_2_0_running)
+         x4 == (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_failed)
+         x5 == (IF x1 THEN entry_2_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_1_leased ELSE component_1_leased - 1)
+         x8 == (IF x1 THEN component_1_bound ELSE (IF x2 THEN component_1_bound ELSE component_1_bound - 1))
+         x9 == (IF x1 THEN entry_2_unreclaimed ELSE (IF x2 THEN entry_2_unreclaimed ELSE entry_2_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
+         x12 == ((x10 /\ pool_0_running) \/ left_2_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_1_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_1_state)
+         x13 == (component_1_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF (~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_0_state)
+         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF (x1 \/ x2) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_1_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_1_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_1_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_1_epoch) /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == (((~x1 /\ ~x2) \/ entry_2_noted = component_1_epoch) /\ (entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_3_noted = component_1_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_2_state = "REPLAYING" /\ 1 < entry_2_leases) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ ~entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases)) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_retiring /\ ~entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed)) \/ (entry_2_state = "REPLAYING" /\ entry_2_leases = 1 /\ entry_2_failed /\ (entry_2_state # "REPLAYING" \/ 1 >= entry_2_leases) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ entry_2_retiring \/ entry_2_failed) /\ (entry_2_state # "REPLAYING" \/ entry_2_leases # 1 \/ ~entry_2_retiring \/ entry_2_failed))) = TRUE
-         /\ entry_2_leases' = x15
-         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_2_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_1_leased' = x16
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_1_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x21 + left_2_0_attempts) + (left_2_1_graphs + left_2_1_attempts)) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_2_leases' = x5
+         /\ entry_2_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_1_leased' = x7
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_2_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x11 + left_2_0_attempts) + (left_2_1_graphs + left_2_1_attempts)) # 0)) THEN x9 ELSE 0)
          /\ entry_2_holders' = entry_2_holders - 1
-         /\ left_2_0_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_2_0_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_2_0_attempts # 0) /\ x22)
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_1_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_1_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_1_epoch ELSE 0)
-         /\ entry_2_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
-         /\ entry_2_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_2_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_2_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_2_noted ELSE 0)
-         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_3_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_2_0_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_2_0_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_2_0_attempts # 0) /\ x12)
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_1_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_1_epoch ELSE 0)
+         /\ entry_2_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_retiring)
+         /\ entry_2_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_failed)
+         /\ entry_2_before' = "EAGER"
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_2_noted ELSE 0)
+         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_3_noted ELSE 0)
+         /\ pool_0_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0, component_1_held, component_1_resident, entry_0, entry_1,
                          entry_2_recorded, entry_3_state, entry_3_leases, entry_3_retiring, entry_3_failed, entry_3_recorded,
                          entry_3_before, entry_3_unreclaimed, entry_3_holders, entry_4, domain_0, domain_1, pool_0_graphs,
@@ -3021,66 +2834,55 @@ release_e3 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_3_state = "REPLAYING" /\ 1 < entry_3_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ ~entry_3_retiring /\ ~entry_3_failed /\ (entry_3_state # "REPLAYING" \/ 1 >= entry_3_leases))
+         x2 == (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ ~entry_3_retiring /\ ~entry_3_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ entry_3_retiring /\ ~entry_3_failed /\ (entry_3_state # "REPLAYING" \/ 1 >= entry_3_leases) /\ (entry_3_state # "REPLAYING" \/ entry_3_leases # 1 \/ entry_3_retiring \/ entry_3_failed))
+         x3 == (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ entry_3_retiring /\ ~entry_3_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_3_state # "REPLAYING" \/ 1 >= entry_3_leases) /\ (entry_3_state # "REPLAYING" \/ entry_3_leases # 1 \/ entry_3_retiring \/ entry_3_failed \/ (entry_3_state = "REPLAYING" /\ 1 < entry_3_leases)) /\ (entry_3_state # "REPLAYING" \/ entry_3_leases # 1 \/ ~entry_3_retiring \/ entry_3_failed \/ (entry_3_state = "REPLAYING" /\ 1 < entry_3_leases) \/ (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ ~entry_3_retiring /\ ~entry_3_failed)))
-         x5 == (IF x1 THEN entry_3_leases - 1 ELSE entry_3_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_3_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_1_leased - 1 ELSE component_1_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_1_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_1_bound - 1 ELSE component_1_bound)
-         x13 == (IF x3 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_1_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_1_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_3_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_3_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
-         x22 == ((x20 /\ pool_0_running) \/ left_3_0_running)
+         x4 == (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ entry_3_failed)
+         x5 == (IF x1 THEN entry_3_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_1_leased ELSE component_1_leased - 1)
+         x8 == (IF x1 THEN component_1_bound ELSE (IF x2 THEN component_1_bound ELSE component_1_bound - 1))
+         x9 == (IF x1 THEN entry_3_unreclaimed ELSE (IF x2 THEN entry_3_unreclaimed ELSE entry_3_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
+         x12 == ((x10 /\ pool_0_running) \/ left_3_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_1_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_1_state)
+         x13 == (component_1_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF (~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_0_state)
+         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF (x1 \/ x2) THEN 1 ELSE 0)) = 0)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_1_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_1_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_1_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_3_noted = component_1_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == ((entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_1_epoch) /\ ((~x1 /\ ~x2) \/ entry_3_noted = component_1_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_3_state = "REPLAYING" /\ 1 < entry_3_leases) \/ (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ ~entry_3_retiring /\ ~entry_3_failed /\ (entry_3_state # "REPLAYING" \/ 1 >= entry_3_leases)) \/ (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ entry_3_retiring /\ ~entry_3_failed /\ (entry_3_state # "REPLAYING" \/ 1 >= entry_3_leases) /\ (entry_3_state # "REPLAYING" \/ entry_3_leases # 1 \/ entry_3_retiring \/ entry_3_failed)) \/ (entry_3_state = "REPLAYING" /\ entry_3_leases = 1 /\ entry_3_failed /\ (entry_3_state # "REPLAYING" \/ 1 >= entry_3_leases) /\ (entry_3_state # "REPLAYING" \/ entry_3_leases # 1 \/ entry_3_retiring \/ entry_3_failed) /\ (entry_3_state # "REPLAYING" \/ entry_3_leases # 1 \/ ~entry_3_retiring \/ entry_3_failed))) = TRUE
-         /\ entry_3_leases' = x15
-         /\ entry_3_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_3_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_1_leased' = x16
-         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_1_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_3_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x21 + left_3_0_attempts) + (left_3_1_graphs + left_3_1_attempts)) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_3_leases' = x5
+         /\ entry_3_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_1_leased' = x7
+         /\ component_1_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_3_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x11 + left_3_0_attempts) + (left_3_1_graphs + left_3_1_attempts)) # 0)) THEN x9 ELSE 0)
          /\ entry_3_holders' = entry_3_holders - 1
-         /\ left_3_0_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_3_0_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_3_0_attempts # 0) /\ x22)
-         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_1_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_1_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_1_epoch ELSE 0)
-         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_2_noted ELSE 0)
-         /\ entry_3_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_3_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_retiring)
-         /\ entry_3_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_3_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_failed)
-         /\ entry_3_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_3_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_3_before ELSE "EAGER")
-         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_3_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_3_0_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_3_0_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_3_0_attempts # 0) /\ x12)
+         /\ component_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_1_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_1_epoch ELSE 0)
+         /\ entry_2_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_2_noted ELSE 0)
+         /\ entry_3_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_retiring)
+         /\ entry_3_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_3_failed)
+         /\ entry_3_before' = "EAGER"
+         /\ entry_3_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_3_noted ELSE 0)
+         /\ pool_0_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0, component_1_held, component_1_resident, entry_0, entry_1,
                          entry_2_state, entry_2_leases, entry_2_retiring, entry_2_failed, entry_2_recorded, entry_2_before,
                          entry_2_unreclaimed, entry_2_holders, entry_3_recorded, entry_4, domain_0, domain_1, pool_0_graphs,
@@ -3093,67 +2895,56 @@ release_e4 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_4_state = "REPLAYING" /\ 1 < entry_4_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ ~entry_4_retiring /\ ~entry_4_failed /\ (entry_4_state # "REPLAYING" \/ 1 >= entry_4_leases))
+         x2 == (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ ~entry_4_retiring /\ ~entry_4_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ entry_4_retiring /\ ~entry_4_failed /\ (entry_4_state # "REPLAYING" \/ 1 >= entry_4_leases) /\ (entry_4_state # "REPLAYING" \/ entry_4_leases # 1 \/ entry_4_retiring \/ entry_4_failed))
+         x3 == (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ entry_4_retiring /\ ~entry_4_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_4_state # "REPLAYING" \/ 1 >= entry_4_leases) /\ (entry_4_state # "REPLAYING" \/ entry_4_leases # 1 \/ entry_4_retiring \/ entry_4_failed \/ (entry_4_state = "REPLAYING" /\ 1 < entry_4_leases)) /\ (entry_4_state # "REPLAYING" \/ entry_4_leases # 1 \/ ~entry_4_retiring \/ entry_4_failed \/ (entry_4_state = "REPLAYING" /\ 1 < entry_4_leases) \/ (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ ~entry_4_retiring /\ ~entry_4_failed)))
-         x5 == (IF x1 THEN entry_4_leases - 1 ELSE entry_4_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_4_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_4_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_4_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
-         x22 == ((x20 /\ pool_2_running) \/ left_4_2_running)
+         x4 == (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ entry_4_failed)
+         x5 == (IF x1 THEN entry_4_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_4_unreclaimed ELSE (IF x2 THEN entry_4_unreclaimed ELSE entry_4_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
+         x12 == ((x10 /\ pool_2_running) \/ left_4_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_2_state)
+         x15 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x1 /\ ~x2)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_4_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ ((~x1 /\ ~x2) \/ entry_4_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_4_state = "REPLAYING" /\ 1 < entry_4_leases) \/ (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ ~entry_4_retiring /\ ~entry_4_failed /\ (entry_4_state # "REPLAYING" \/ 1 >= entry_4_leases)) \/ (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ entry_4_retiring /\ ~entry_4_failed /\ (entry_4_state # "REPLAYING" \/ 1 >= entry_4_leases) /\ (entry_4_state # "REPLAYING" \/ entry_4_leases # 1 \/ entry_4_retiring \/ entry_4_failed)) \/ (entry_4_state = "REPLAYING" /\ entry_4_leases = 1 /\ entry_4_failed /\ (entry_4_state # "REPLAYING" \/ 1 >= entry_4_leases) /\ (entry_4_state # "REPLAYING" \/ entry_4_leases # 1 \/ entry_4_retiring \/ entry_4_failed) /\ (entry_4_state # "REPLAYING" \/ entry_4_leases # 1 \/ ~entry_4_retiring \/ entry_4_failed))) = TRUE
-         /\ entry_4_leases' = x15
-         /\ entry_4_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_4_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_4_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x21 + left_4_2_attempts) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_4_leases' = x5
+         /\ entry_4_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_4_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x11 + left_4_2_attempts) # 0)) THEN x9 ELSE 0)
          /\ entry_4_holders' = entry_4_holders - 1
-         /\ left_4_2_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_4_2_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_4_2_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_2_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ entry_4_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_4_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_retiring)
-         /\ entry_4_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_4_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_failed)
-         /\ entry_4_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_4_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_4_before ELSE "EAGER")
-         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_4_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x20 \/ ~x25) /\ pool_2_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_4_2_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_4_2_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_4_2_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_1_noted ELSE 0)
+         /\ entry_4_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_retiring)
+         /\ entry_4_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_4_failed)
+         /\ entry_4_before' = "EAGER"
+         /\ entry_4_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_4_noted ELSE 0)
+         /\ pool_2_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, component_1, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed,
@@ -3170,126 +2961,122 @@ evict_d0 ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x18 == (IF x16 THEN x3 - 1 ELSE x3)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x23 /\ x24 /\ pool_0_running) \/ left_1_0_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN x3 - 1 ELSE x3)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x24 == ((x21 /\ x22 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE x13)
+         x25 == (x12 = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE x15)
+         x27 == (x14 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE x14) ELSE x14)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x31 == (entry_2_state = "BOUND" /\ domain_0_capturing = 0)
+         x29 == (entry_2_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x32 == (entry_2_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_0_capturing # 0))
-         x33 == (IF x31 THEN component_1_bound - 1 ELSE component_1_bound)
-         x34 == (IF x31 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x35 == (IF x31 THEN "EVICTED" ELSE entry_2_state)
-         x36 == (x32 \/ entry_2_retiring)
-         x37 == (IF x32 THEN "REPLAYING" ELSE x35)
-         x38 == (x31 \/ x32)
-         x39 == (~x32 /\ (x31 \/ entry_2_state = "EVICTED"))
-         x40 == (IF (x38 /\ x39) THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
-         x41 == ((x38 /\ x39 /\ pool_0_running) \/ left_2_0_running)
+         x30 == (entry_2_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_2_retiring)
+         x31 == (IF x29 THEN component_1_bound - 1 ELSE component_1_bound)
+         x32 == (IF x29 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x33 == (IF x29 THEN "EVICTED" ELSE (IF x30 THEN "REPLAYING" ELSE entry_2_state))
+         x34 == (IF x29 THEN entry_2_retiring ELSE (x30 \/ entry_2_retiring))
+         x35 == (x30 \/ x29)
+         x36 == (x29 \/ (~x30 /\ entry_2_state = "EVICTED"))
+         x37 == (IF (x35 /\ x36) THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
+         x38 == ((x35 /\ x36 /\ pool_0_running) \/ left_2_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x42 == (component_1_state = "BOUND" /\ x33 = 0)
-         x43 == (IF (x38 /\ x39 /\ x42) THEN "EVICTED" ELSE component_1_state)
+         x39 == (component_1_state = "BOUND" /\ x31 = 0)
+         x40 == (IF (x35 /\ x36) THEN (IF x39 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x44 == ((~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x45 == (IF (x38 /\ x39 /\ x44) THEN "RETIRED" ELSE x30)
+         x41 == (x28 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x42 == (IF (x35 /\ x36) THEN (IF x41 THEN "RETIRED" ELSE x28) ELSE x28)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x46 == (entry_3_state = "BOUND" /\ domain_0_capturing = 0)
+         x43 == (entry_3_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x47 == (entry_3_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_3_retiring /\ (entry_3_state # "BOUND" \/ domain_0_capturing # 0))
-         x48 == (IF x46 THEN x33 - 1 ELSE x33)
-         x49 == (IF x46 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
-         x50 == (IF x46 THEN "EVICTED" ELSE entry_3_state)
-         x51 == (x47 \/ entry_3_retiring)
-         x52 == (IF x47 THEN "REPLAYING" ELSE x50)
-         x53 == (x46 \/ x47)
-         x54 == (~x47 /\ (x46 \/ entry_3_state = "EVICTED"))
-         x55 == (IF (x53 /\ x54) THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
-         x56 == ((x53 /\ x54 /\ pool_0_running) \/ left_3_0_running)
+         x44 == (entry_3_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_3_retiring)
+         x45 == (IF x43 THEN x31 - 1 ELSE x31)
+         x46 == (IF x43 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
+         x47 == (IF x43 THEN "EVICTED" ELSE (IF x44 THEN "REPLAYING" ELSE entry_3_state))
+         x48 == (IF x43 THEN entry_3_retiring ELSE (x44 \/ entry_3_retiring))
+         x49 == (x44 \/ x43)
+         x50 == (x43 \/ (~x44 /\ entry_3_state = "EVICTED"))
+         x51 == (IF (x49 /\ x50) THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
+         x52 == ((x49 /\ x50 /\ pool_0_running) \/ left_3_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x57 == ((~x38 \/ ~x39 \/ ~x42) /\ component_1_state = "BOUND" /\ x48 = 0)
-         x58 == (IF (x53 /\ x54 /\ x57) THEN "EVICTED" ELSE x43)
+         x53 == (x40 = "BOUND" /\ x45 = 0)
+         x54 == (IF (x49 /\ x50) THEN (IF x53 THEN "EVICTED" ELSE x40) ELSE x40)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x59 == ((~x38 \/ ~x39 \/ ~x44) /\ (~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x47 \/ (~x46 /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x60 == (IF (x53 /\ x54 /\ x59) THEN "RETIRED" ELSE x45)
-         x61 == (((~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_0_noted = component_0_epoch) /\ ((~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
-         x62 == (((~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_2_noted = component_1_epoch) /\ ((~x47 /\ (x46 \/ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_3_noted = component_1_epoch))
+         x55 == (x42 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x43 /\ (x44 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x56 == (IF (x49 /\ x50) THEN (IF x55 THEN "RETIRED" ELSE x42) ELSE x42)
+         x57 == ((x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_4_noted = component_0_epoch))
+         x58 == ((x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_1_epoch) /\ (x43 \/ (~x44 /\ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_3_noted = component_1_epoch))
      IN
-         /\ component_0_bound' = x18
+         /\ component_0_bound' = x17
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x7
-         /\ entry_0_retiring' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x6)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x28
-         /\ pool_0_state' = x60
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x22
-         /\ entry_1_retiring' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x21)
-         /\ left_1_0_graphs' = x25
-         /\ left_1_0_running' = ((x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ component_1_bound' = x48
-         /\ entry_2_unreclaimed' = x34
-         /\ entry_2_state' = x37
-         /\ entry_2_retiring' = ((x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x36)
-         /\ left_2_0_graphs' = x40
-         /\ left_2_0_running' = ((x40 # 0 \/ left_2_0_attempts # 0) /\ x41)
-         /\ component_1_state' = x58
-         /\ entry_3_unreclaimed' = x49
-         /\ entry_3_state' = x52
-         /\ entry_3_retiring' = ((x47 \/ (~x46 /\ entry_3_state = "REPLAYING")) /\ x51)
-         /\ left_3_0_graphs' = x55
-         /\ left_3_0_running' = ((x55 # 0 \/ left_3_0_attempts # 0) /\ x56)
-         /\ component_0_before' = (IF ((~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x61 THEN component_0_epoch ELSE 0)
-         /\ component_1_before' = (IF ((~x53 \/ ~x54 \/ ~x57) /\ (~x38 \/ ~x39 \/ ~x42) /\ component_1_state = "CAPTURING") THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF ~x62 THEN component_1_epoch ELSE 0)
-         /\ entry_0_failed' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x61) THEN entry_0_noted ELSE 0)
-         /\ entry_1_failed' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF ((x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x61) THEN entry_1_noted ELSE 0)
-         /\ entry_2_failed' = ((x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x32 /\ ~x31 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF ((x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x62) THEN entry_2_noted ELSE 0)
-         /\ entry_3_failed' = ((x47 \/ (~x46 /\ entry_3_state = "REPLAYING")) /\ entry_3_failed)
-         /\ entry_3_before' = (IF (~x47 /\ ~x46 /\ entry_3_state = "CAPTURING") THEN entry_3_before ELSE "EAGER")
-         /\ entry_3_noted' = (IF ((x47 \/ (~x46 /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x62) THEN entry_3_noted ELSE 0)
-         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x61) THEN entry_4_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x53 \/ ~x54 \/ ~x59) /\ (~x38 \/ ~x39 \/ ~x44) /\ (~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (((x53 /\ x54 /\ x59) \/ (x38 /\ x39 /\ x44) \/ (x23 /\ x24 /\ x29) \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ entry_0_state' = x5
+         /\ entry_0_retiring' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x6)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x26
+         /\ pool_0_state' = x56
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x19
+         /\ entry_1_retiring' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x20)
+         /\ left_1_0_graphs' = x23
+         /\ left_1_0_running' = ((x23 # 0 \/ left_1_0_attempts # 0) /\ x24)
+         /\ component_1_bound' = x45
+         /\ entry_2_unreclaimed' = x32
+         /\ entry_2_state' = x33
+         /\ entry_2_retiring' = (~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x34)
+         /\ left_2_0_graphs' = x37
+         /\ left_2_0_running' = ((x37 # 0 \/ left_2_0_attempts # 0) /\ x38)
+         /\ component_1_state' = x54
+         /\ entry_3_unreclaimed' = x46
+         /\ entry_3_state' = x47
+         /\ entry_3_retiring' = (~x43 /\ (x44 \/ entry_3_state = "REPLAYING") /\ x48)
+         /\ left_3_0_graphs' = x51
+         /\ left_3_0_running' = ((x51 # 0 \/ left_3_0_attempts # 0) /\ x52)
+         /\ component_0_before' = (IF x26 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x57 THEN component_0_epoch ELSE 0)
+         /\ component_1_before' = (IF x54 = "CAPTURING" THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF ~x58 THEN component_1_epoch ELSE 0)
+         /\ entry_0_failed' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ entry_0_failed)
+         /\ entry_0_before' = (IF (~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x57) THEN entry_0_noted ELSE 0)
+         /\ entry_1_failed' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ entry_1_failed)
+         /\ entry_1_before' = (IF (~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x57) THEN entry_1_noted ELSE 0)
+         /\ entry_2_failed' = (~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ entry_2_failed)
+         /\ entry_2_before' = (IF (~x29 /\ ~x30 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x58) THEN entry_2_noted ELSE 0)
+         /\ entry_3_failed' = (~x43 /\ (x44 \/ entry_3_state = "REPLAYING") /\ entry_3_failed)
+         /\ entry_3_before' = (IF (~x43 /\ ~x44 /\ entry_3_state = "CAPTURING") THEN entry_3_before ELSE "EAGER")
+         /\ entry_3_noted' = (IF (~x43 /\ (x44 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x58) THEN entry_3_noted ELSE 0)
+         /\ entry_4_noted' = (IF (entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x57) THEN entry_4_noted ELSE 0)
+         /\ pool_0_before' = (IF x56 = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x56 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident,
                          component_1_leased, component_1_held, component_1_resident, entry_0_leases, entry_0_recorded,
                          entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases, entry_2_recorded,
@@ -3308,40 +3095,39 @@ evict_d1 ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_4_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_4_state = "REPLAYING" /\ domain_1_capturing = 0 /\ (entry_4_state # "BOUND" \/ domain_1_capturing # 0))
+         x2 == (entry_4_state = "REPLAYING" /\ domain_1_capturing = 0)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_4_state)
-         x6 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x7 == (x1 \/ x2)
-         x8 == (~x2 /\ x1)
-         x9 == (IF (x7 /\ x8) THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
-         x10 == ((x7 /\ x8 /\ pool_2_running) \/ left_4_2_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_4_state))
+         x6 == (~x1 /\ x2)
+         x7 == (x2 \/ x1)
+         x8 == (IF (x7 /\ x1) THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
+         x9 == ((x7 /\ x1 /\ pool_2_running) \/ left_4_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x11 == (component_0_state = "BOUND" /\ x3 = 0)
-         x12 == (IF (x7 /\ x8 /\ x11) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x3 = 0)
+         x11 == (IF (x7 /\ x1) THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x13 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x2 /\ x1)
-         x14 == (IF (x7 /\ x8 /\ x13) THEN "RETIRED" ELSE pool_2_state)
-         x15 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ ((~x2 /\ x1) \/ entry_4_noted = component_0_epoch))
+         x12 == (pool_2_state \in {"LIVE", "MINTED"} /\ x1)
+         x13 == (IF (x7 /\ x1) THEN (IF x12 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
+         x14 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch) /\ (x1 \/ entry_4_noted = component_0_epoch))
      IN
          /\ component_0_bound' = x3
          /\ entry_4_unreclaimed' = x4
-         /\ entry_4_state' = x6
-         /\ entry_4_retiring' = ((x2 \/ (~x1 /\ entry_4_state = "REPLAYING")) /\ x2)
-         /\ left_4_2_graphs' = x9
-         /\ left_4_2_running' = ((x9 # 0 \/ left_4_2_attempts # 0) /\ x10)
-         /\ component_0_state' = x12
-         /\ pool_2_state' = x14
-         /\ component_0_before' = (IF ((~x7 \/ ~x8 \/ ~x11) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x15 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x15) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x15) THEN entry_1_noted ELSE 0)
-         /\ entry_4_failed' = ((x2 \/ (~x1 /\ entry_4_state = "REPLAYING")) /\ entry_4_failed)
+         /\ entry_4_state' = x5
+         /\ entry_4_retiring' = (~x1 /\ (x2 \/ entry_4_state = "REPLAYING") /\ x6)
+         /\ left_4_2_graphs' = x8
+         /\ left_4_2_running' = ((x8 # 0 \/ left_4_2_attempts # 0) /\ x9)
+         /\ component_0_state' = x11
+         /\ pool_2_state' = x13
+         /\ component_0_before' = (IF x11 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x14 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x14) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x14) THEN entry_1_noted ELSE 0)
+         /\ entry_4_failed' = (~x1 /\ (x2 \/ entry_4_state = "REPLAYING") /\ entry_4_failed)
          /\ entry_4_before' = "EAGER"
-         /\ entry_4_noted' = (IF ((x2 \/ ~x1) /\ ~x15) THEN entry_4_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x7 \/ ~x8 \/ ~x13) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (((x7 /\ x8 /\ x13) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ entry_4_noted' = (IF (~x1 /\ ~x14) THEN entry_4_noted ELSE 0)
+         /\ pool_2_before' = (IF x13 = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x13 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident, component_1,
                          entry_0_state, entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed,
@@ -4138,155 +3924,150 @@ invalidate ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x18 == (IF x16 THEN x3 - 1 ELSE x3)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x23 /\ x24 /\ pool_0_running) \/ left_1_0_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN x3 - 1 ELSE x3)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x24 == ((x21 /\ x22 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE x13)
+         x25 == (x12 = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE x15)
+         x27 == (x14 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE x14) ELSE x14)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x31 == (entry_2_state = "BOUND" /\ domain_0_capturing = 0)
+         x29 == (entry_2_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x32 == (entry_2_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_0_capturing # 0))
-         x33 == (IF x31 THEN component_1_bound - 1 ELSE component_1_bound)
-         x34 == (IF x31 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x35 == (IF x31 THEN "EVICTED" ELSE entry_2_state)
-         x36 == (x32 \/ entry_2_retiring)
-         x37 == (IF x32 THEN "REPLAYING" ELSE x35)
-         x38 == (x31 \/ x32)
-         x39 == (~x32 /\ (x31 \/ entry_2_state = "EVICTED"))
-         x40 == (IF (x38 /\ x39) THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
-         x41 == ((x38 /\ x39 /\ pool_0_running) \/ left_2_0_running)
+         x30 == (entry_2_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_2_retiring)
+         x31 == (IF x29 THEN component_1_bound - 1 ELSE component_1_bound)
+         x32 == (IF x29 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x33 == (IF x29 THEN "EVICTED" ELSE (IF x30 THEN "REPLAYING" ELSE entry_2_state))
+         x34 == (IF x29 THEN entry_2_retiring ELSE (x30 \/ entry_2_retiring))
+         x35 == (x30 \/ x29)
+         x36 == (x29 \/ (~x30 /\ entry_2_state = "EVICTED"))
+         x37 == (IF (x35 /\ x36) THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
+         x38 == ((x35 /\ x36 /\ pool_0_running) \/ left_2_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x42 == (component_1_state = "BOUND" /\ x33 = 0)
-         x43 == (IF (x38 /\ x39 /\ x42) THEN "EVICTED" ELSE component_1_state)
+         x39 == (component_1_state = "BOUND" /\ x31 = 0)
+         x40 == (IF (x35 /\ x36) THEN (IF x39 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x44 == ((~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x45 == (IF (x38 /\ x39 /\ x44) THEN "RETIRED" ELSE x30)
+         x41 == (x28 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x42 == (IF (x35 /\ x36) THEN (IF x41 THEN "RETIRED" ELSE x28) ELSE x28)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x46 == (entry_3_state = "BOUND" /\ domain_0_capturing = 0)
+         x43 == (entry_3_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x47 == (entry_3_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_3_retiring /\ (entry_3_state # "BOUND" \/ domain_0_capturing # 0))
-         x48 == (IF x46 THEN x33 - 1 ELSE x33)
-         x49 == (IF x46 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
-         x50 == (IF x46 THEN "EVICTED" ELSE entry_3_state)
-         x51 == (x47 \/ entry_3_retiring)
-         x52 == (IF x47 THEN "REPLAYING" ELSE x50)
-         x53 == (x46 \/ x47)
-         x54 == (~x47 /\ (x46 \/ entry_3_state = "EVICTED"))
-         x55 == (IF (x53 /\ x54) THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
-         x56 == ((x53 /\ x54 /\ pool_0_running) \/ left_3_0_running)
+         x44 == (entry_3_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_3_retiring)
+         x45 == (IF x43 THEN x31 - 1 ELSE x31)
+         x46 == (IF x43 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
+         x47 == (IF x43 THEN "EVICTED" ELSE (IF x44 THEN "REPLAYING" ELSE entry_3_state))
+         x48 == (IF x43 THEN entry_3_retiring ELSE (x44 \/ entry_3_retiring))
+         x49 == (x44 \/ x43)
+         x50 == (x43 \/ (~x44 /\ entry_3_state = "EVICTED"))
+         x51 == (IF (x49 /\ x50) THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
+         x52 == ((x49 /\ x50 /\ pool_0_running) \/ left_3_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x57 == ((~x38 \/ ~x39 \/ ~x42) /\ component_1_state = "BOUND" /\ x48 = 0)
-         x58 == (IF (x53 /\ x54 /\ x57) THEN "EVICTED" ELSE x43)
+         x53 == (x40 = "BOUND" /\ x45 = 0)
+         x54 == (IF (x49 /\ x50) THEN (IF x53 THEN "EVICTED" ELSE x40) ELSE x40)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x59 == ((~x38 \/ ~x39 \/ ~x44) /\ (~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x47 \/ (~x46 /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x60 == (IF (x53 /\ x54 /\ x59) THEN "RETIRED" ELSE x45)
+         x55 == (x42 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x43 /\ (x44 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x56 == (IF (x49 /\ x50) THEN (IF x55 THEN "RETIRED" ELSE x42) ELSE x42)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x61 == (entry_4_state = "BOUND" /\ domain_1_capturing = 0)
+         x57 == (entry_4_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x62 == (entry_4_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_4_retiring /\ (entry_4_state # "BOUND" \/ domain_1_capturing # 0))
-         x63 == (IF x61 THEN x18 - 1 ELSE x18)
-         x64 == (IF x61 THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
-         x65 == (IF x61 THEN "EVICTED" ELSE entry_4_state)
-         x66 == (x62 \/ entry_4_retiring)
-         x67 == (IF x62 THEN "REPLAYING" ELSE x65)
-         x68 == (x61 \/ x62)
-         x69 == (~x62 /\ (x61 \/ entry_4_state = "EVICTED"))
-         x70 == (IF (x68 /\ x69) THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
-         x71 == ((x68 /\ x69 /\ pool_2_running) \/ left_4_2_running)
+         x58 == (entry_4_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_4_retiring)
+         x59 == (IF x57 THEN x17 - 1 ELSE x17)
+         x60 == (IF x57 THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
+         x61 == (IF x57 THEN "EVICTED" ELSE (IF x58 THEN "REPLAYING" ELSE entry_4_state))
+         x62 == (IF x57 THEN entry_4_retiring ELSE (x58 \/ entry_4_retiring))
+         x63 == (x58 \/ x57)
+         x64 == (x57 \/ (~x58 /\ entry_4_state = "EVICTED"))
+         x65 == (IF (x63 /\ x64) THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
+         x66 == ((x63 /\ x64 /\ pool_2_running) \/ left_4_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x72 == ((~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x63 = 0)
-         x73 == (IF (x68 /\ x69 /\ x72) THEN "EVICTED" ELSE x28)
+         x67 == (x26 = "BOUND" /\ x59 = 0)
+         x68 == (IF (x63 /\ x64) THEN (IF x67 THEN "EVICTED" ELSE x26) ELSE x26)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x74 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x62 /\ (x61 \/ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x75 == (IF (x68 /\ x69 /\ x74) THEN "RETIRED" ELSE pool_2_state)
-         x76 == (~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x62 /\ (x61 \/ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x77 == (~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x47 /\ (x46 \/ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
+         x69 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x57 \/ (~x58 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x70 == (IF (x63 /\ x64) THEN (IF x69 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
+         x71 == ((x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) /\ (x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) /\ (x57 \/ (~x58 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x72 == ((x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) /\ (x43 \/ (~x44 /\ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
      IN
-         /\ component_0_epoch' = (IF ~x76 THEN 1 ELSE 0)
-         /\ component_1_epoch' = (IF ~x77 THEN 1 ELSE 0)
+         /\ component_0_epoch' = (IF ~x71 THEN 1 ELSE 0)
+         /\ component_1_epoch' = (IF ~x72 THEN 1 ELSE 0)
          /\ entry_0_noted' = 0
          /\ entry_1_noted' = 0
          /\ entry_2_noted' = 0
          /\ entry_3_noted' = 0
          /\ entry_4_noted' = 0
-         /\ component_0_bound' = x63
+         /\ component_0_bound' = x59
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x7
-         /\ entry_0_retiring' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x6)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x73
-         /\ pool_0_state' = x60
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x22
-         /\ entry_1_retiring' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x21)
-         /\ left_1_0_graphs' = x25
-         /\ left_1_0_running' = ((x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ component_1_bound' = x48
-         /\ entry_2_unreclaimed' = x34
-         /\ entry_2_state' = x37
-         /\ entry_2_retiring' = ((x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x36)
-         /\ left_2_0_graphs' = x40
-         /\ left_2_0_running' = ((x40 # 0 \/ left_2_0_attempts # 0) /\ x41)
-         /\ component_1_state' = x58
-         /\ entry_3_unreclaimed' = x49
-         /\ entry_3_state' = x52
-         /\ entry_3_retiring' = ((x47 \/ (~x46 /\ entry_3_state = "REPLAYING")) /\ x51)
-         /\ left_3_0_graphs' = x55
-         /\ left_3_0_running' = ((x55 # 0 \/ left_3_0_attempts # 0) /\ x56)
-         /\ entry_4_unreclaimed' = x64
-         /\ entry_4_state' = x67
-         /\ entry_4_retiring' = ((x62 \/ (~x61 /\ entry_4_state = "REPLAYING")) /\ x66)
-         /\ left_4_2_graphs' = x70
-         /\ left_4_2_running' = ((x70 # 0 \/ left_4_2_attempts # 0) /\ x71)
-         /\ pool_2_state' = x75
-         /\ component_0_before' = (IF ((~x68 \/ ~x69 \/ ~x72) /\ (~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_1_before' = (IF ((~x53 \/ ~x54 \/ ~x57) /\ (~x38 \/ ~x39 \/ ~x42) /\ component_1_state = "CAPTURING") THEN component_1_before ELSE "EAGER")
-         /\ entry_0_failed' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_1_failed' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_2_failed' = ((x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ entry_2_failed)
-         /\ entry_2_before' = (IF (~x32 /\ ~x31 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
-         /\ entry_3_failed' = ((x47 \/ (~x46 /\ entry_3_state = "REPLAYING")) /\ entry_3_failed)
-         /\ entry_3_before' = (IF (~x47 /\ ~x46 /\ entry_3_state = "CAPTURING") THEN entry_3_before ELSE "EAGER")
-         /\ entry_4_failed' = ((x62 \/ (~x61 /\ entry_4_state = "REPLAYING")) /\ entry_4_failed)
-         /\ entry_4_before' = (IF (~x62 /\ ~x61 /\ entry_4_state = "CAPTURING") THEN entry_4_before ELSE "EAGER")
-         /\ pool_0_before' = (IF ((~x53 \/ ~x54 \/ ~x59) /\ (~x38 \/ ~x39 \/ ~x44) /\ (~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (((x53 /\ x54 /\ x59) \/ (x38 /\ x39 /\ x44) \/ (x23 /\ x24 /\ x29) \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
-         /\ pool_2_before' = (IF ((~x68 \/ ~x69 \/ ~x74) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (((x68 /\ x69 /\ x74) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ entry_0_state' = x5
+         /\ entry_0_retiring' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x6)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x68
+         /\ pool_0_state' = x56
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x19
+         /\ entry_1_retiring' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x20)
+         /\ left_1_0_graphs' = x23
+         /\ left_1_0_running' = ((x23 # 0 \/ left_1_0_attempts # 0) /\ x24)
+         /\ component_1_bound' = x45
+         /\ entry_2_unreclaimed' = x32
+         /\ entry_2_state' = x33
+         /\ entry_2_retiring' = (~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x34)
+         /\ left_2_0_graphs' = x37
+         /\ left_2_0_running' = ((x37 # 0 \/ left_2_0_attempts # 0) /\ x38)
+         /\ component_1_state' = x54
+         /\ entry_3_unreclaimed' = x46
+         /\ entry_3_state' = x47
+         /\ entry_3_retiring' = (~x43 /\ (x44 \/ entry_3_state = "REPLAYING") /\ x48)
+         /\ left_3_0_graphs' = x51
+         /\ left_3_0_running' = ((x51 # 0 \/ left_3_0_attempts # 0) /\ x52)
+         /\ entry_4_unreclaimed' = x60
+         /\ entry_4_state' = x61
+         /\ entry_4_retiring' = (~x57 /\ (x58 \/ entry_4_state = "REPLAYING") /\ x62)
+         /\ left_4_2_graphs' = x65
+         /\ left_4_2_running' = ((x65 # 0 \/ left_4_2_attempts # 0) /\ x66)
+         /\ pool_2_state' = x70
+         /\ component_0_before' = (IF x68 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_1_before' = (IF x54 = "CAPTURING" THEN component_1_before ELSE "EAGER")
+         /\ entry_0_failed' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ entry_0_failed)
+         /\ entry_0_before' = (IF (~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_1_failed' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ entry_1_failed)
+         /\ entry_1_before' = (IF (~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_2_failed' = (~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ entry_2_failed)
+         /\ entry_2_before' = (IF (~x29 /\ ~x30 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
+         /\ entry_3_failed' = (~x43 /\ (x44 \/ entry_3_state = "REPLAYING") /\ entry_3_failed)
+         /\ entry_3_before' = (IF (~x43 /\ ~x44 /\ entry_3_state = "CAPTURING") THEN entry_3_before ELSE "EAGER")
+         /\ entry_4_failed' = (~x57 /\ (x58 \/ entry_4_state = "REPLAYING") /\ entry_4_failed)
+         /\ entry_4_before' = (IF (~x57 /\ ~x58 /\ entry_4_state = "CAPTURING") THEN entry_4_before ELSE "EAGER")
+         /\ pool_0_before' = (IF x56 = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x56 # "GONE" /\ pool_0_running)
+         /\ pool_2_before' = (IF x70 = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x70 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident,
                          component_1_leased, component_1_held, component_1_resident, entry_0_leases, entry_0_recorded,
                          entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases, entry_2_recorded,
@@ -4488,200 +4269,191 @@ release_all ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x18 == (IF x16 THEN x3 - 1 ELSE x3)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x26 == ((x23 /\ x24 /\ pool_0_running) \/ left_1_0_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN x3 - 1 ELSE x3)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x24 == ((x21 /\ x22 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE x13)
+         x25 == (x12 = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE x15)
+         x27 == (x14 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE x14) ELSE x14)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x31 == (entry_2_state = "BOUND" /\ domain_0_capturing = 0)
+         x29 == (entry_2_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x32 == (entry_2_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_0_capturing # 0))
-         x33 == (IF x31 THEN component_1_bound - 1 ELSE component_1_bound)
-         x34 == (IF x31 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x35 == (IF x31 THEN "EVICTED" ELSE entry_2_state)
-         x36 == (x32 \/ entry_2_retiring)
-         x37 == (IF x32 THEN "REPLAYING" ELSE x35)
-         x38 == (x31 \/ x32)
-         x39 == (~x32 /\ (x31 \/ entry_2_state = "EVICTED"))
-         x40 == (IF (x38 /\ x39) THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
-         x41 == ((x38 /\ x39 /\ pool_0_running) \/ left_2_0_running)
+         x30 == (entry_2_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_2_retiring)
+         x31 == (IF x29 THEN component_1_bound - 1 ELSE component_1_bound)
+         x32 == (IF x29 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
+         x33 == (IF x29 THEN "EVICTED" ELSE (IF x30 THEN "REPLAYING" ELSE entry_2_state))
+         x34 == (IF x29 THEN entry_2_retiring ELSE (x30 \/ entry_2_retiring))
+         x35 == (x30 \/ x29)
+         x36 == (x29 \/ (~x30 /\ entry_2_state = "EVICTED"))
+         x37 == (IF (x35 /\ x36) THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
+         x38 == ((x35 /\ x36 /\ pool_0_running) \/ left_2_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x42 == (component_1_state = "BOUND" /\ x33 = 0)
-         x43 == (IF (x38 /\ x39 /\ x42) THEN "EVICTED" ELSE component_1_state)
+         x39 == (component_1_state = "BOUND" /\ x31 = 0)
+         x40 == (IF (x35 /\ x36) THEN (IF x39 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x44 == ((~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x45 == (IF (x38 /\ x39 /\ x44) THEN "RETIRED" ELSE x30)
+         x41 == (x28 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x42 == (IF (x35 /\ x36) THEN (IF x41 THEN "RETIRED" ELSE x28) ELSE x28)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x46 == (entry_3_state = "BOUND" /\ domain_0_capturing = 0)
+         x43 == (entry_3_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x47 == (entry_3_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_3_retiring /\ (entry_3_state # "BOUND" \/ domain_0_capturing # 0))
-         x48 == (IF x46 THEN x33 - 1 ELSE x33)
-         x49 == (IF x46 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
-         x50 == (IF x46 THEN "EVICTED" ELSE entry_3_state)
-         x51 == (x47 \/ entry_3_retiring)
-         x52 == (IF x47 THEN "REPLAYING" ELSE x50)
-         x53 == (x46 \/ x47)
-         x54 == (~x47 /\ (x46 \/ entry_3_state = "EVICTED"))
-         x55 == (IF (x53 /\ x54) THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
-         x56 == ((x53 /\ x54 /\ pool_0_running) \/ left_3_0_running)
+         x44 == (entry_3_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_3_retiring)
+         x45 == (IF x43 THEN x31 - 1 ELSE x31)
+         x46 == (IF x43 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
+         x47 == (IF x43 THEN "EVICTED" ELSE (IF x44 THEN "REPLAYING" ELSE entry_3_state))
+         x48 == (IF x43 THEN entry_3_retiring ELSE (x44 \/ entry_3_retiring))
+         x49 == (x44 \/ x43)
+         x50 == (x43 \/ (~x44 /\ entry_3_state = "EVICTED"))
+         x51 == (IF (x49 /\ x50) THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
+         x52 == ((x49 /\ x50 /\ pool_0_running) \/ left_3_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x57 == ((~x38 \/ ~x39 \/ ~x42) /\ component_1_state = "BOUND" /\ x48 = 0)
-         x58 == (IF (x53 /\ x54 /\ x57) THEN "EVICTED" ELSE x43)
+         x53 == (x40 = "BOUND" /\ x45 = 0)
+         x54 == (IF (x49 /\ x50) THEN (IF x53 THEN "EVICTED" ELSE x40) ELSE x40)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x59 == ((~x38 \/ ~x39 \/ ~x44) /\ (~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x47 \/ (~x46 /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x60 == (IF (x53 /\ x54 /\ x59) THEN "RETIRED" ELSE x45)
+         x55 == (x42 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x43 /\ (x44 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x56 == (IF (x49 /\ x50) THEN (IF x55 THEN "RETIRED" ELSE x42) ELSE x42)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x61 == (entry_4_state = "BOUND" /\ domain_1_capturing = 0)
+         x57 == (entry_4_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x62 == (entry_4_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_4_retiring /\ (entry_4_state # "BOUND" \/ domain_1_capturing # 0))
-         x63 == (IF x61 THEN x18 - 1 ELSE x18)
-         x64 == (IF x61 THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
-         x65 == (IF x61 THEN "EVICTED" ELSE entry_4_state)
-         x66 == (x62 \/ entry_4_retiring)
-         x67 == (IF x62 THEN "REPLAYING" ELSE x65)
-         x68 == (x61 \/ x62)
-         x69 == (~x62 /\ (x61 \/ entry_4_state = "EVICTED"))
-         x70 == (IF (x68 /\ x69) THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
-         x71 == ((x68 /\ x69 /\ pool_2_running) \/ left_4_2_running)
+         x58 == (entry_4_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_4_retiring)
+         x59 == (IF x57 THEN x17 - 1 ELSE x17)
+         x60 == (IF x57 THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
+         x61 == (IF x57 THEN "EVICTED" ELSE (IF x58 THEN "REPLAYING" ELSE entry_4_state))
+         x62 == (IF x57 THEN entry_4_retiring ELSE (x58 \/ entry_4_retiring))
+         x63 == (x58 \/ x57)
+         x64 == (x57 \/ (~x58 /\ entry_4_state = "EVICTED"))
+         x65 == (IF (x63 /\ x64) THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
+         x66 == ((x63 /\ x64 /\ pool_2_running) \/ left_4_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x72 == ((~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x63 = 0)
-         x73 == (IF (x68 /\ x69 /\ x72) THEN "EVICTED" ELSE x28)
+         x67 == (x26 = "BOUND" /\ x59 = 0)
+         x68 == (IF (x63 /\ x64) THEN (IF x67 THEN "EVICTED" ELSE x26) ELSE x26)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x74 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x62 /\ (x61 \/ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x75 == (IF (x68 /\ x69 /\ x74) THEN "RETIRED" ELSE pool_2_state)
+         x69 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x57 \/ (~x58 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x70 == (IF (x63 /\ x64) THEN (IF x69 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x76 == ((~x53 \/ ~x54 \/ ~x59) /\ (~x38 \/ ~x39 \/ ~x44) /\ (~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (x47 \/ (~x46 /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x77 == (IF x76 THEN "RETIRED" ELSE x60)
+         x71 == (x56 \in {"LIVE", "MINTED"} /\ ((((IF (~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF (~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF (~x43 /\ (x44 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
+         x72 == (IF x71 THEN "RETIRED" ELSE x56)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x78 == ((~x68 \/ ~x69 \/ ~x74) /\ pool_2_state \in {"LIVE", "MINTED"} /\ ~x62 /\ (x61 \/ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x79 == (IF x78 THEN "RETIRED" ELSE x75)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x80 == ((x68 /\ x69 /\ x72) \/ (x23 /\ x24 /\ x27) \/ (x8 /\ x9 /\ x12) \/ component_0_state \in {"EVICTED", "FAILED"})
-         x81 == (IF x80 THEN "EAGER" ELSE x73)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x82 == ((x53 /\ x54 /\ x57) \/ (x38 /\ x39 /\ x42) \/ component_1_state \in {"EVICTED", "FAILED"})
-         x83 == (IF x82 THEN "EAGER" ELSE x58)
+         x73 == (x70 \in {"LIVE", "MINTED"} /\ (x57 \/ (~x58 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x74 == (IF x73 THEN "RETIRED" ELSE x70)
+         x75 == (IF x68 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x68)
+         x76 == (IF x54 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x54)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x84 == (~x2 /\ (x1 \/ entry_0_state \in {"EVICTED", "FAILED"}) /\ x4 = 0)
-         x85 == (~x84 /\ x6)
-         x86 == (~x84 /\ entry_0_failed)
-         x87 == (IF x84 THEN "EAGER" ELSE x7)
+         x77 == ((x1 \/ (~x2 /\ entry_0_state \in {"EVICTED", "FAILED"})) /\ x4 = 0)
+         x78 == (~x77 /\ x6)
+         x79 == (~x77 /\ entry_0_failed)
+         x80 == (IF x77 THEN "EAGER" ELSE x5)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x88 == (~x17 /\ (x16 \/ entry_1_state \in {"EVICTED", "FAILED"}) /\ x19 = 0)
-         x89 == (~x88 /\ x21)
-         x90 == (~x88 /\ entry_1_failed)
-         x91 == (IF x88 THEN "EAGER" ELSE x22)
+         x81 == ((x15 \/ (~x16 /\ entry_1_state \in {"EVICTED", "FAILED"})) /\ x18 = 0)
+         x82 == (~x81 /\ x20)
+         x83 == (~x81 /\ entry_1_failed)
+         x84 == (IF x81 THEN "EAGER" ELSE x19)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x92 == (~x32 /\ (x31 \/ entry_2_state \in {"EVICTED", "FAILED"}) /\ x34 = 0)
-         x93 == (~x92 /\ x36)
-         x94 == (~x92 /\ entry_2_failed)
-         x95 == (IF x92 THEN "EAGER" ELSE x37)
+         x85 == ((x29 \/ (~x30 /\ entry_2_state \in {"EVICTED", "FAILED"})) /\ x32 = 0)
+         x86 == (~x85 /\ x34)
+         x87 == (~x85 /\ entry_2_failed)
+         x88 == (IF x85 THEN "EAGER" ELSE x33)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x96 == (~x47 /\ (x46 \/ entry_3_state \in {"EVICTED", "FAILED"}) /\ x49 = 0)
-         x97 == (~x96 /\ x51)
-         x98 == (~x96 /\ entry_3_failed)
-         x99 == (IF x96 THEN "EAGER" ELSE x52)
+         x89 == ((x43 \/ (~x44 /\ entry_3_state \in {"EVICTED", "FAILED"})) /\ x46 = 0)
+         x90 == (~x89 /\ x48)
+         x91 == (~x89 /\ entry_3_failed)
+         x92 == (IF x89 THEN "EAGER" ELSE x47)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x100 == (~x62 /\ (x61 \/ entry_4_state \in {"EVICTED", "FAILED"}) /\ x64 = 0)
-         x101 == (~x100 /\ x66)
-         x102 == (~x100 /\ entry_4_failed)
-         x103 == (IF x100 THEN "EAGER" ELSE x67)
-         x104 == ((x84 \/ (~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_0_noted = component_0_epoch) /\ (x88 \/ (~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_1_noted = component_0_epoch) /\ (x100 \/ (~x62 /\ (x61 \/ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_4_noted = component_0_epoch))
-         x105 == ((x92 \/ (~x32 /\ (x31 \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_2_noted = component_1_epoch) /\ (x96 \/ (~x47 /\ (x46 \/ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_3_noted = component_1_epoch))
+         x93 == ((x57 \/ (~x58 /\ entry_4_state \in {"EVICTED", "FAILED"})) /\ x60 = 0)
+         x94 == (~x93 /\ x62)
+         x95 == (~x93 /\ entry_4_failed)
+         x96 == (IF x93 THEN "EAGER" ELSE x61)
+         x97 == ((x77 \/ x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (x81 \/ x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch) /\ (x93 \/ x57 \/ (~x58 /\ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_4_noted = component_0_epoch))
+         x98 == ((x85 \/ x29 \/ (~x30 /\ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_2_noted = component_1_epoch) /\ (x89 \/ x43 \/ (~x44 /\ entry_3_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_3_noted = component_1_epoch))
      IN
          \* SERVING --release[no lease held]--> PREPARED.
          /\ manager_state = "SERVING"
          /\ ((((entry_0_leases + entry_1_leases) + entry_2_leases) + entry_3_leases) + entry_4_leases) = 0
-         /\ component_0_bound' = x63
+         /\ component_0_bound' = x59
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x87
-         /\ entry_0_retiring' = (~x84 /\ (x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x85)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x81
-         /\ pool_0_state' = x77
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x91
-         /\ entry_1_retiring' = (~x88 /\ (x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x89)
-         /\ left_1_0_graphs' = x25
-         /\ left_1_0_running' = ((x25 # 0 \/ left_1_0_attempts # 0) /\ x26)
-         /\ component_1_bound' = x48
-         /\ entry_2_unreclaimed' = x34
-         /\ entry_2_state' = x95
-         /\ entry_2_retiring' = (~x92 /\ (x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x93)
-         /\ left_2_0_graphs' = x40
-         /\ left_2_0_running' = ((x40 # 0 \/ left_2_0_attempts # 0) /\ x41)
-         /\ component_1_state' = x83
-         /\ entry_3_unreclaimed' = x49
-         /\ entry_3_state' = x99
-         /\ entry_3_retiring' = (~x96 /\ (x47 \/ (~x46 /\ entry_3_state = "REPLAYING")) /\ x97)
-         /\ left_3_0_graphs' = x55
-         /\ left_3_0_running' = ((x55 # 0 \/ left_3_0_attempts # 0) /\ x56)
-         /\ entry_4_unreclaimed' = x64
-         /\ entry_4_state' = x103
-         /\ entry_4_retiring' = (~x100 /\ (x62 \/ (~x61 /\ entry_4_state = "REPLAYING")) /\ x101)
-         /\ left_4_2_graphs' = x70
-         /\ left_4_2_running' = ((x70 # 0 \/ left_4_2_attempts # 0) /\ x71)
-         /\ pool_2_state' = x79
+         /\ entry_0_state' = x80
+         /\ entry_0_retiring' = (~x77 /\ ~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x78)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x75
+         /\ pool_0_state' = x72
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x84
+         /\ entry_1_retiring' = (~x81 /\ ~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x82)
+         /\ left_1_0_graphs' = x23
+         /\ left_1_0_running' = ((x23 # 0 \/ left_1_0_attempts # 0) /\ x24)
+         /\ component_1_bound' = x45
+         /\ entry_2_unreclaimed' = x32
+         /\ entry_2_state' = x88
+         /\ entry_2_retiring' = (~x85 /\ ~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x86)
+         /\ left_2_0_graphs' = x37
+         /\ left_2_0_running' = ((x37 # 0 \/ left_2_0_attempts # 0) /\ x38)
+         /\ component_1_state' = x76
+         /\ entry_3_unreclaimed' = x46
+         /\ entry_3_state' = x92
+         /\ entry_3_retiring' = (~x89 /\ ~x43 /\ (x44 \/ entry_3_state = "REPLAYING") /\ x90)
+         /\ left_3_0_graphs' = x51
+         /\ left_3_0_running' = ((x51 # 0 \/ left_3_0_attempts # 0) /\ x52)
+         /\ entry_4_unreclaimed' = x60
+         /\ entry_4_state' = x96
+         /\ entry_4_retiring' = (~x93 /\ ~x57 /\ (x58 \/ entry_4_state = "REPLAYING") /\ x94)
+         /\ left_4_2_graphs' = x65
+         /\ left_4_2_running' = ((x65 # 0 \/ left_4_2_attempts # 0) /\ x66)
+         /\ pool_2_state' = x74
          /\ manager_state' = "PREPARED"
-         /\ entry_0_failed' = (~x84 /\ (x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x86)
-         /\ entry_1_failed' = (~x88 /\ (x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x90)
-         /\ entry_2_failed' = (~x92 /\ (x32 \/ (~x31 /\ entry_2_state = "REPLAYING")) /\ x94)
-         /\ entry_3_failed' = (~x96 /\ (x47 \/ (~x46 /\ entry_3_state = "REPLAYING")) /\ x98)
-         /\ entry_4_failed' = (~x100 /\ (x62 \/ (~x61 /\ entry_4_state = "REPLAYING")) /\ x102)
+         /\ entry_0_failed' = (~x77 /\ ~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x79)
+         /\ entry_1_failed' = (~x81 /\ ~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x83)
+         /\ entry_2_failed' = (~x85 /\ ~x29 /\ (x30 \/ entry_2_state = "REPLAYING") /\ x87)
+         /\ entry_3_failed' = (~x89 /\ ~x43 /\ (x44 \/ entry_3_state = "REPLAYING") /\ x91)
+         /\ entry_4_failed' = (~x93 /\ ~x57 /\ (x58 \/ entry_4_state = "REPLAYING") /\ x95)
          /\ manager_before' = "PREPARED"
          /\ transaction_failed' = FALSE
-         /\ component_0_before' = (IF (~x80 /\ (~x68 \/ ~x69 \/ ~x72) /\ (~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x104 THEN component_0_epoch ELSE 0)
-         /\ component_1_before' = (IF (~x82 /\ (~x53 \/ ~x54 \/ ~x57) /\ (~x38 \/ ~x39 \/ ~x42) /\ component_1_state = "CAPTURING") THEN component_1_before ELSE "EAGER")
-         /\ component_1_epoch' = (IF ~x105 THEN component_1_epoch ELSE 0)
-         /\ entry_0_before' = (IF (~x84 /\ ~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (~x84 /\ (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x104) THEN entry_0_noted ELSE 0)
-         /\ entry_1_before' = (IF (~x88 /\ ~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (~x88 /\ (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x104) THEN entry_1_noted ELSE 0)
-         /\ entry_2_before' = (IF (~x92 /\ ~x32 /\ ~x31 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
-         /\ entry_2_noted' = (IF (~x92 /\ (x32 \/ (~x31 /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x105) THEN entry_2_noted ELSE 0)
-         /\ entry_3_before' = (IF (~x96 /\ ~x47 /\ ~x46 /\ entry_3_state = "CAPTURING") THEN entry_3_before ELSE "EAGER")
-         /\ entry_3_noted' = (IF (~x96 /\ (x47 \/ (~x46 /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x105) THEN entry_3_noted ELSE 0)
-         /\ entry_4_before' = (IF (~x100 /\ ~x62 /\ ~x61 /\ entry_4_state = "CAPTURING") THEN entry_4_before ELSE "EAGER")
-         /\ entry_4_noted' = (IF (~x100 /\ (x62 \/ (~x61 /\ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x104) THEN entry_4_noted ELSE 0)
-         /\ pool_0_before' = (IF (~x76 /\ (~x53 \/ ~x54 \/ ~x59) /\ (~x38 \/ ~x39 \/ ~x44) /\ (~x23 \/ ~x24 \/ ~x29) /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = ((x76 \/ (x53 /\ x54 /\ x59) \/ (x38 /\ x39 /\ x44) \/ (x23 /\ x24 /\ x29) \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ component_0_before' = (IF (x68 \notin {"EVICTED", "FAILED"} /\ x68 = "CAPTURING") THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x97 THEN component_0_epoch ELSE 0)
+         /\ component_1_before' = (IF (x54 \notin {"EVICTED", "FAILED"} /\ x54 = "CAPTURING") THEN component_1_before ELSE "EAGER")
+         /\ component_1_epoch' = (IF ~x98 THEN component_1_epoch ELSE 0)
+         /\ entry_0_before' = (IF (~x77 /\ ~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (~x77 /\ ~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x97) THEN entry_0_noted ELSE 0)
+         /\ entry_1_before' = (IF (~x81 /\ ~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (~x81 /\ ~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x97) THEN entry_1_noted ELSE 0)
+         /\ entry_2_before' = (IF (~x85 /\ ~x29 /\ ~x30 /\ entry_2_state = "CAPTURING") THEN entry_2_before ELSE "EAGER")
+         /\ entry_2_noted' = (IF (~x85 /\ ~x29 /\ (x30 \/ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x98) THEN entry_2_noted ELSE 0)
+         /\ entry_3_before' = (IF (~x89 /\ ~x43 /\ ~x44 /\ entry_3_state = "CAPTURING") THEN entry_3_before ELSE "EAGER")
+         /\ entry_3_noted' = (IF (~x89 /\ ~x43 /\ (x44 \/ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x98) THEN entry_3_noted ELSE 0)
+         /\ entry_4_before' = (IF (~x93 /\ ~x57 /\ ~x58 /\ entry_4_state = "CAPTURING") THEN entry_4_before ELSE "EAGER")
+         /\ entry_4_noted' = (IF (~x93 /\ ~x57 /\ (x58 \/ entry_4_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x97) THEN entry_4_noted ELSE 0)
+         /\ pool_0_before' = (IF (~x71 /\ x56 = "RECORDING") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = ((x71 \/ x56 # "GONE") /\ pool_0_running)
          /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
          /\ pool_1_running' = (pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_before' = (IF (~x78 /\ (~x68 \/ ~x69 \/ ~x74) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = ((x78 \/ (x68 /\ x69 /\ x74) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ pool_2_before' = (IF (~x73 /\ x70 = "RECORDING") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = ((x73 \/ x70 # "GONE") /\ pool_2_running)
          /\ left_0_1_running' = ((left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
          /\ left_1_1_running' = ((left_1_1_graphs # 0 \/ left_1_1_attempts # 0) /\ left_1_1_running)
          /\ left_2_1_running' = ((left_2_1_graphs # 0 \/ left_2_1_attempts # 0) /\ left_2_1_running)
@@ -4704,201 +4476,192 @@ close ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
          x2 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x3 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
-         x4 == (IF (x1 /\ x2) THEN component_0_bound - 1 ELSE component_0_bound)
-         x5 == (IF (x1 /\ x2) THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x6 == (IF (x1 /\ x2) THEN "EVICTED" ELSE entry_0_state)
-         x8 == (IF (x1 /\ x3) THEN "REPLAYING" ELSE x6)
-         x9 == (x2 \/ x3)
-         x10 == ((~x1 \/ ~x3) /\ ((x1 /\ x2) \/ entry_0_state = "EVICTED"))
-         x11 == (IF (x1 /\ x9 /\ x10) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x12 == ((x1 /\ x9 /\ x10 /\ pool_0_running) \/ left_0_0_running)
+         x3 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
+         x4 == (IF x1 THEN (IF x2 THEN component_0_bound - 1 ELSE component_0_bound) ELSE component_0_bound)
+         x5 == (IF x1 THEN (IF x2 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed) ELSE entry_0_unreclaimed)
+         x6 == (IF x1 THEN (IF x2 THEN "EVICTED" ELSE (IF x3 THEN "REPLAYING" ELSE entry_0_state)) ELSE entry_0_state)
+         x8 == (x3 \/ x2)
+         x9 == x6 = "EVICTED"
+         x10 == (IF (x1 /\ x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x11 == ((x1 /\ x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x13 == (component_0_state = "BOUND" /\ x4 = 0)
-         x14 == (IF (x1 /\ x9 /\ x10 /\ x13) THEN "EVICTED" ELSE component_0_state)
+         x12 == (component_0_state = "BOUND" /\ x4 = 0)
+         x13 == (IF (x1 /\ x8 /\ x9) THEN (IF x12 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x16 == (IF (x1 /\ x9 /\ x10 /\ x15) THEN "RETIRED" ELSE pool_0_state)
+         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x15 == (IF (x1 /\ x8 /\ x9) THEN (IF x14 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x17 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
+         x16 == (entry_1_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x18 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_0_capturing # 0))
-         x19 == (IF (x1 /\ x17) THEN x4 - 1 ELSE x4)
-         x20 == (IF (x1 /\ x17) THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x21 == (IF (x1 /\ x17) THEN "EVICTED" ELSE entry_1_state)
-         x23 == (IF (x1 /\ x18) THEN "REPLAYING" ELSE x21)
-         x24 == (x17 \/ x18)
-         x25 == ((~x1 \/ ~x18) /\ ((x1 /\ x17) \/ entry_1_state = "EVICTED"))
-         x26 == (IF (x1 /\ x24 /\ x25) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
-         x27 == ((x1 /\ x24 /\ x25 /\ pool_0_running) \/ left_1_0_running)
+         x17 == (entry_1_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_1_retiring)
+         x18 == (IF x1 THEN (IF x16 THEN x4 - 1 ELSE x4) ELSE x4)
+         x19 == (IF x1 THEN (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed) ELSE entry_1_unreclaimed)
+         x20 == (IF x1 THEN (IF x16 THEN "EVICTED" ELSE (IF x17 THEN "REPLAYING" ELSE entry_1_state)) ELSE entry_1_state)
+         x22 == (x17 \/ x16)
+         x23 == x20 = "EVICTED"
+         x24 == (IF (x1 /\ x22 /\ x23) THEN left_1_0_graphs + 1 ELSE left_1_0_graphs)
+         x25 == ((x1 /\ x22 /\ x23 /\ pool_0_running) \/ left_1_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x28 == ((~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "BOUND" /\ x19 = 0)
-         x29 == (IF (x1 /\ x24 /\ x25 /\ x28) THEN "EVICTED" ELSE x14)
+         x26 == (x13 = "BOUND" /\ x18 = 0)
+         x27 == (IF (x1 /\ x22 /\ x23) THEN (IF x26 THEN "EVICTED" ELSE x13) ELSE x13)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x30 == ((~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x31 == (IF (x1 /\ x24 /\ x25 /\ x30) THEN "RETIRED" ELSE x16)
+         x28 == (x15 \in {"LIVE", "MINTED"} /\ ((((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x20 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x29 == (IF (x1 /\ x22 /\ x23) THEN (IF x28 THEN "RETIRED" ELSE x15) ELSE x15)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x32 == (entry_2_state = "BOUND" /\ domain_0_capturing = 0)
+         x30 == (entry_2_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x33 == (entry_2_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_2_retiring /\ (entry_2_state # "BOUND" \/ domain_0_capturing # 0))
-         x34 == (IF (x1 /\ x32) THEN component_1_bound - 1 ELSE component_1_bound)
-         x35 == (IF (x1 /\ x32) THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed)
-         x36 == (IF (x1 /\ x32) THEN "EVICTED" ELSE entry_2_state)
-         x38 == (IF (x1 /\ x33) THEN "REPLAYING" ELSE x36)
-         x39 == (x32 \/ x33)
-         x40 == ((~x1 \/ ~x33) /\ ((x1 /\ x32) \/ entry_2_state = "EVICTED"))
-         x41 == (IF (x1 /\ x39 /\ x40) THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
-         x42 == ((x1 /\ x39 /\ x40 /\ pool_0_running) \/ left_2_0_running)
+         x31 == (entry_2_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_2_retiring)
+         x32 == (IF x1 THEN (IF x30 THEN component_1_bound - 1 ELSE component_1_bound) ELSE component_1_bound)
+         x33 == (IF x1 THEN (IF x30 THEN entry_2_unreclaimed + 1 ELSE entry_2_unreclaimed) ELSE entry_2_unreclaimed)
+         x34 == (IF x1 THEN (IF x30 THEN "EVICTED" ELSE (IF x31 THEN "REPLAYING" ELSE entry_2_state)) ELSE entry_2_state)
+         x36 == (x31 \/ x30)
+         x37 == x34 = "EVICTED"
+         x38 == (IF (x1 /\ x36 /\ x37) THEN left_2_0_graphs + 1 ELSE left_2_0_graphs)
+         x39 == ((x1 /\ x36 /\ x37 /\ pool_0_running) \/ left_2_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x43 == (component_1_state = "BOUND" /\ x34 = 0)
-         x44 == (IF (x1 /\ x39 /\ x40 /\ x43) THEN "EVICTED" ELSE component_1_state)
+         x40 == (component_1_state = "BOUND" /\ x32 = 0)
+         x41 == (IF (x1 /\ x36 /\ x37) THEN (IF x40 THEN "EVICTED" ELSE component_1_state) ELSE component_1_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x45 == ((~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF ((x1 /\ x33) \/ ((~x1 \/ ~x32) /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
-         x46 == (IF (x1 /\ x39 /\ x40 /\ x45) THEN "RETIRED" ELSE x31)
+         x42 == (x29 \in {"LIVE", "MINTED"} /\ ((((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x20 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x34 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x43 == (IF (x1 /\ x36 /\ x37) THEN (IF x42 THEN "RETIRED" ELSE x29) ELSE x29)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x47 == (entry_3_state = "BOUND" /\ domain_0_capturing = 0)
+         x44 == (entry_3_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x48 == (entry_3_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_3_retiring /\ (entry_3_state # "BOUND" \/ domain_0_capturing # 0))
-         x49 == (IF (x1 /\ x47) THEN x34 - 1 ELSE x34)
-         x50 == (IF (x1 /\ x47) THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed)
-         x51 == (IF (x1 /\ x47) THEN "EVICTED" ELSE entry_3_state)
-         x53 == (IF (x1 /\ x48) THEN "REPLAYING" ELSE x51)
-         x54 == (x47 \/ x48)
-         x55 == ((~x1 \/ ~x48) /\ ((x1 /\ x47) \/ entry_3_state = "EVICTED"))
-         x56 == (IF (x1 /\ x54 /\ x55) THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
-         x57 == ((x1 /\ x54 /\ x55 /\ pool_0_running) \/ left_3_0_running)
+         x45 == (entry_3_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_3_retiring)
+         x46 == (IF x1 THEN (IF x44 THEN x32 - 1 ELSE x32) ELSE x32)
+         x47 == (IF x1 THEN (IF x44 THEN entry_3_unreclaimed + 1 ELSE entry_3_unreclaimed) ELSE entry_3_unreclaimed)
+         x48 == (IF x1 THEN (IF x44 THEN "EVICTED" ELSE (IF x45 THEN "REPLAYING" ELSE entry_3_state)) ELSE entry_3_state)
+         x50 == (x45 \/ x44)
+         x51 == x48 = "EVICTED"
+         x52 == (IF (x1 /\ x50 /\ x51) THEN left_3_0_graphs + 1 ELSE left_3_0_graphs)
+         x53 == ((x1 /\ x50 /\ x51 /\ pool_0_running) \/ left_3_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x58 == ((~x1 \/ ~x39 \/ ~x40 \/ ~x43) /\ component_1_state = "BOUND" /\ x49 = 0)
-         x59 == (IF (x1 /\ x54 /\ x55 /\ x58) THEN "EVICTED" ELSE x44)
+         x54 == (x41 = "BOUND" /\ x46 = 0)
+         x55 == (IF (x1 /\ x50 /\ x51) THEN (IF x54 THEN "EVICTED" ELSE x41) ELSE x41)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x60 == ((~x1 \/ ~x39 \/ ~x40 \/ ~x45) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF ((x1 /\ x33) \/ ((~x1 \/ ~x32) /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF ((x1 /\ x48) \/ ((~x1 \/ ~x47) /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x61 == (IF (x1 /\ x54 /\ x55 /\ x60) THEN "RETIRED" ELSE x46)
+         x56 == (x43 \in {"LIVE", "MINTED"} /\ ((((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x20 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x34 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x48 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x57 == (IF (x1 /\ x50 /\ x51) THEN (IF x56 THEN "RETIRED" ELSE x43) ELSE x43)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x62 == (entry_4_state = "BOUND" /\ domain_1_capturing = 0)
+         x58 == (entry_4_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x63 == (entry_4_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_4_retiring /\ (entry_4_state # "BOUND" \/ domain_1_capturing # 0))
-         x64 == (IF (x1 /\ x62) THEN x19 - 1 ELSE x19)
-         x65 == (IF (x1 /\ x62) THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed)
-         x66 == (IF (x1 /\ x62) THEN "EVICTED" ELSE entry_4_state)
-         x68 == (IF (x1 /\ x63) THEN "REPLAYING" ELSE x66)
-         x69 == (x62 \/ x63)
-         x70 == ((~x1 \/ ~x63) /\ ((x1 /\ x62) \/ entry_4_state = "EVICTED"))
-         x71 == (IF (x1 /\ x69 /\ x70) THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
-         x72 == ((x1 /\ x69 /\ x70 /\ pool_2_running) \/ left_4_2_running)
+         x59 == (entry_4_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_4_retiring)
+         x60 == (IF x1 THEN (IF x58 THEN x18 - 1 ELSE x18) ELSE x18)
+         x61 == (IF x1 THEN (IF x58 THEN entry_4_unreclaimed + 1 ELSE entry_4_unreclaimed) ELSE entry_4_unreclaimed)
+         x62 == (IF x1 THEN (IF x58 THEN "EVICTED" ELSE (IF x59 THEN "REPLAYING" ELSE entry_4_state)) ELSE entry_4_state)
+         x64 == (x59 \/ x58)
+         x65 == x62 = "EVICTED"
+         x66 == (IF (x1 /\ x64 /\ x65) THEN left_4_2_graphs + 1 ELSE left_4_2_graphs)
+         x67 == ((x1 /\ x64 /\ x65 /\ pool_2_running) \/ left_4_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x73 == ((~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "BOUND" /\ x64 = 0)
-         x74 == (IF (x1 /\ x69 /\ x70 /\ x73) THEN "EVICTED" ELSE x29)
+         x68 == (x27 = "BOUND" /\ x60 = 0)
+         x69 == (IF (x1 /\ x64 /\ x65) THEN (IF x68 THEN "EVICTED" ELSE x27) ELSE x27)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x75 == (pool_2_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x63) /\ ((x1 /\ x62) \/ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x76 == (IF (x1 /\ x69 /\ x70 /\ x75) THEN "RETIRED" ELSE pool_2_state)
+         x70 == (pool_2_state \in {"LIVE", "MINTED"} /\ x62 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x71 == (IF (x1 /\ x64 /\ x65) THEN (IF x70 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x77 == ((~x1 \/ ~x54 \/ ~x55 \/ ~x60) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x45) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ((((IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0) + (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF ((x1 /\ x33) \/ ((~x1 \/ ~x32) /\ entry_2_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) + (IF ((x1 /\ x48) \/ ((~x1 \/ ~x47) /\ entry_3_state \in {"BOUND", "CAPTURING", "REPLAYING"})) THEN 1 ELSE 0)) = 0)
-         x78 == (IF (x1 /\ x77) THEN "RETIRED" ELSE x61)
+         x72 == (x57 \in {"LIVE", "MINTED"} /\ ((((IF x6 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0) + (IF x20 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x34 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) + (IF x48 \in {"BOUND", "CAPTURING", "REPLAYING"} THEN 1 ELSE 0)) = 0)
+         x73 == (IF x1 THEN (IF x72 THEN "RETIRED" ELSE x57) ELSE x57)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x79 == ((~x1 \/ ~x69 \/ ~x70 \/ ~x75) /\ pool_2_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x63) /\ ((x1 /\ x62) \/ entry_4_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x80 == (IF (x1 /\ x79) THEN "RETIRED" ELSE x76)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x81 == ((x1 /\ x69 /\ x70 /\ x73) \/ (x1 /\ x24 /\ x25 /\ x28) \/ (x1 /\ x9 /\ x10 /\ x13) \/ component_0_state \in {"EVICTED", "FAILED"})
-         x82 == (IF (x1 /\ x81) THEN "EAGER" ELSE x74)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x83 == ((x1 /\ x54 /\ x55 /\ x58) \/ (x1 /\ x39 /\ x40 /\ x43) \/ component_1_state \in {"EVICTED", "FAILED"})
-         x84 == (IF (x1 /\ x83) THEN "EAGER" ELSE x59)
-         x85 == manager_state = "POISONED"
-         x86 == (IF x85 THEN "GONE" ELSE x78)
-         x87 == (IF x85 THEN 0 ELSE pool_0_graphs)
-         x88 == (~x85 /\ pool_0_running)
-         x89 == (IF x85 THEN 0 ELSE x11)
-         x90 == (IF x85 THEN 0 ELSE left_0_0_attempts)
-         x91 == (~x85 /\ x12)
-         x92 == (IF x85 THEN 0 ELSE x26)
-         x93 == (IF x85 THEN 0 ELSE left_1_0_attempts)
-         x94 == (~x85 /\ x27)
-         x95 == (IF x85 THEN 0 ELSE x41)
-         x96 == (IF x85 THEN 0 ELSE left_2_0_attempts)
-         x97 == (~x85 /\ x42)
-         x98 == (IF x85 THEN 0 ELSE x56)
-         x99 == (IF x85 THEN 0 ELSE left_3_0_attempts)
-         x100 == (~x85 /\ x57)
-         x101 == (IF x85 THEN "GONE" ELSE pool_1_state)
-         x102 == (IF x85 THEN 0 ELSE pool_1_graphs)
-         x103 == (~x85 /\ pool_1_running)
-         x104 == (IF x85 THEN 0 ELSE left_0_1_graphs)
-         x105 == (IF x85 THEN 0 ELSE left_0_1_attempts)
-         x106 == (~x85 /\ left_0_1_running)
-         x107 == (IF x85 THEN 0 ELSE left_1_1_graphs)
-         x108 == (IF x85 THEN 0 ELSE left_1_1_attempts)
-         x109 == (~x85 /\ left_1_1_running)
-         x110 == (IF x85 THEN 0 ELSE left_2_1_graphs)
-         x111 == (IF x85 THEN 0 ELSE left_2_1_attempts)
-         x112 == (~x85 /\ left_2_1_running)
-         x113 == (IF x85 THEN 0 ELSE left_3_1_graphs)
-         x114 == (IF x85 THEN 0 ELSE left_3_1_attempts)
-         x115 == (~x85 /\ left_3_1_running)
-         x116 == (IF x85 THEN "GONE" ELSE x80)
-         x117 == (IF x85 THEN 0 ELSE pool_2_graphs)
-         x118 == (~x85 /\ pool_2_running)
-         x119 == (IF x85 THEN 0 ELSE x71)
-         x120 == (IF x85 THEN 0 ELSE left_4_2_attempts)
-         x121 == (~x85 /\ x72)
+         x74 == (x71 \in {"LIVE", "MINTED"} /\ x62 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x75 == (IF x1 THEN (IF x74 THEN "RETIRED" ELSE x71) ELSE x71)
+         x76 == (IF x1 THEN (IF x69 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x69) ELSE x69)
+         x77 == (IF x1 THEN (IF x55 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x55) ELSE x55)
+         x78 == manager_state = "POISONED"
+         x79 == (IF x78 THEN "GONE" ELSE x73)
+         x80 == (IF x78 THEN 0 ELSE pool_0_graphs)
+         x81 == (~x78 /\ pool_0_running)
+         x82 == (IF x78 THEN 0 ELSE x10)
+         x83 == (IF x78 THEN 0 ELSE left_0_0_attempts)
+         x84 == (~x78 /\ x11)
+         x85 == (IF x78 THEN 0 ELSE x24)
+         x86 == (IF x78 THEN 0 ELSE left_1_0_attempts)
+         x87 == (~x78 /\ x25)
+         x88 == (IF x78 THEN 0 ELSE x38)
+         x89 == (IF x78 THEN 0 ELSE left_2_0_attempts)
+         x90 == (~x78 /\ x39)
+         x91 == (IF x78 THEN 0 ELSE x52)
+         x92 == (IF x78 THEN 0 ELSE left_3_0_attempts)
+         x93 == (~x78 /\ x53)
+         x94 == (IF x78 THEN "GONE" ELSE pool_1_state)
+         x95 == (IF x78 THEN 0 ELSE pool_1_graphs)
+         x96 == (~x78 /\ pool_1_running)
+         x97 == (IF x78 THEN 0 ELSE left_0_1_graphs)
+         x98 == (IF x78 THEN 0 ELSE left_0_1_attempts)
+         x99 == (~x78 /\ left_0_1_running)
+         x100 == (IF x78 THEN 0 ELSE left_1_1_graphs)
+         x101 == (IF x78 THEN 0 ELSE left_1_1_attempts)
+         x102 == (~x78 /\ left_1_1_running)
+         x103 == (IF x78 THEN 0 ELSE left_2_1_graphs)
+         x104 == (IF x78 THEN 0 ELSE left_2_1_attempts)
+         x105 == (~x78 /\ left_2_1_running)
+         x106 == (IF x78 THEN 0 ELSE left_3_1_graphs)
+         x107 == (IF x78 THEN 0 ELSE left_3_1_attempts)
+         x108 == (~x78 /\ left_3_1_running)
+         x109 == (IF x78 THEN "GONE" ELSE x75)
+         x110 == (IF x78 THEN 0 ELSE pool_2_graphs)
+         x111 == (~x78 /\ pool_2_running)
+         x112 == (IF x78 THEN 0 ELSE x66)
+         x113 == (IF x78 THEN 0 ELSE left_4_2_attempts)
+         x114 == (~x78 /\ x67)
      IN
          \* NEW|PREPARED|SERVING|POISONED --close[no lease held]--> CLOSED.
          /\ manager_state \in {"NEW", "POISONED", "PREPARED", "SERVING"}
          /\ ((((entry_0_leases + entry_1_leases) + entry_2_leases) + entry_3_leases) + entry_4_leases) = 0
-         /\ component_0_bound' = (IF ((~x1 \/ ~x81) /\ (~x1 \/ ~x69 \/ ~x70 \/ ~x73) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "REPLAYING") THEN x64 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF ((x89 + x90) + (x104 + x105)) # 0 THEN x5 ELSE 0)
-         /\ entry_0_state' = (IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"CAPTURING", "REPLAYING"})) THEN x8 ELSE "EAGER")
+         /\ component_0_bound' = (IF x76 = "REPLAYING" THEN x60 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF ((x82 + x83) + (x97 + x98)) # 0 THEN x5 ELSE 0)
+         /\ entry_0_state' = (IF x6 \in {"CAPTURING", "REPLAYING"} THEN x6 ELSE "EAGER")
          /\ entry_0_retiring' = FALSE
-         /\ left_0_0_graphs' = x89
-         /\ left_0_0_running' = (((~x85 /\ x11 # 0) \/ (~x85 /\ left_0_0_attempts # 0)) /\ x91)
-         /\ component_0_state' = (IF ((~x1 \/ ~x81) /\ (~x1 \/ ~x69 \/ ~x70 \/ ~x73) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x82 ELSE "EAGER")
-         /\ pool_0_state' = x86
-         /\ entry_1_unreclaimed' = (IF ((x92 + x93) + (x107 + x108)) # 0 THEN x20 ELSE 0)
-         /\ entry_1_state' = (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"CAPTURING", "REPLAYING"})) THEN x23 ELSE "EAGER")
+         /\ left_0_0_graphs' = x82
+         /\ left_0_0_running' = (((~x78 /\ x10 # 0) \/ (~x78 /\ left_0_0_attempts # 0)) /\ x84)
+         /\ component_0_state' = (IF x76 \in {"CAPTURING", "REPLAYING"} THEN x76 ELSE "EAGER")
+         /\ pool_0_state' = x79
+         /\ entry_1_unreclaimed' = (IF ((x85 + x86) + (x100 + x101)) # 0 THEN x19 ELSE 0)
+         /\ entry_1_state' = (IF x20 \in {"CAPTURING", "REPLAYING"} THEN x20 ELSE "EAGER")
          /\ entry_1_retiring' = FALSE
-         /\ left_1_0_graphs' = x92
-         /\ left_1_0_running' = (((~x85 /\ x26 # 0) \/ (~x85 /\ left_1_0_attempts # 0)) /\ x94)
-         /\ component_1_bound' = (IF ((~x1 \/ ~x83) /\ (~x1 \/ ~x54 \/ ~x55 \/ ~x58) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x43) /\ component_1_state = "REPLAYING") THEN x49 ELSE 0)
-         /\ entry_2_unreclaimed' = (IF ((x95 + x96) + (x110 + x111)) # 0 THEN x35 ELSE 0)
-         /\ entry_2_state' = (IF ((x1 /\ x33) \/ ((~x1 \/ ~x32) /\ entry_2_state \in {"CAPTURING", "REPLAYING"})) THEN x38 ELSE "EAGER")
+         /\ left_1_0_graphs' = x85
+         /\ left_1_0_running' = (((~x78 /\ x24 # 0) \/ (~x78 /\ left_1_0_attempts # 0)) /\ x87)
+         /\ component_1_bound' = (IF x77 = "REPLAYING" THEN x46 ELSE 0)
+         /\ entry_2_unreclaimed' = (IF ((x88 + x89) + (x103 + x104)) # 0 THEN x33 ELSE 0)
+         /\ entry_2_state' = (IF x34 \in {"CAPTURING", "REPLAYING"} THEN x34 ELSE "EAGER")
          /\ entry_2_retiring' = FALSE
-         /\ left_2_0_graphs' = x95
-         /\ left_2_0_running' = (((~x85 /\ x41 # 0) \/ (~x85 /\ left_2_0_attempts # 0)) /\ x97)
-         /\ component_1_state' = (IF ((~x1 \/ ~x83) /\ (~x1 \/ ~x54 \/ ~x55 \/ ~x58) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x43) /\ component_1_state \in {"CAPTURING", "REPLAYING"}) THEN x84 ELSE "EAGER")
-         /\ entry_3_unreclaimed' = (IF ((x98 + x99) + (x113 + x114)) # 0 THEN x50 ELSE 0)
-         /\ entry_3_state' = (IF ((x1 /\ x48) \/ ((~x1 \/ ~x47) /\ entry_3_state \in {"CAPTURING", "REPLAYING"})) THEN x53 ELSE "EAGER")
+         /\ left_2_0_graphs' = x88
+         /\ left_2_0_running' = (((~x78 /\ x38 # 0) \/ (~x78 /\ left_2_0_attempts # 0)) /\ x90)
+         /\ component_1_state' = (IF x77 \in {"CAPTURING", "REPLAYING"} THEN x77 ELSE "EAGER")
+         /\ entry_3_unreclaimed' = (IF ((x91 + x92) + (x106 + x107)) # 0 THEN x47 ELSE 0)
+         /\ entry_3_state' = (IF x48 \in {"CAPTURING", "REPLAYING"} THEN x48 ELSE "EAGER")
          /\ entry_3_retiring' = FALSE
-         /\ left_3_0_graphs' = x98
-         /\ left_3_0_running' = (((~x85 /\ x56 # 0) \/ (~x85 /\ left_3_0_attempts # 0)) /\ x100)
-         /\ entry_4_unreclaimed' = (IF (x119 + x120) # 0 THEN x65 ELSE 0)
-         /\ entry_4_state' = (IF ((x1 /\ x63) \/ ((~x1 \/ ~x62) /\ entry_4_state \in {"CAPTURING", "REPLAYING"})) THEN x68 ELSE "EAGER")
+         /\ left_3_0_graphs' = x91
+         /\ left_3_0_running' = (((~x78 /\ x52 # 0) \/ (~x78 /\ left_3_0_attempts # 0)) /\ x93)
+         /\ entry_4_unreclaimed' = (IF (x112 + x113) # 0 THEN x61 ELSE 0)
+         /\ entry_4_state' = (IF x62 \in {"CAPTURING", "REPLAYING"} THEN x62 ELSE "EAGER")
          /\ entry_4_retiring' = FALSE
-         /\ left_4_2_graphs' = x119
-         /\ left_4_2_running' = (((~x85 /\ x71 # 0) \/ (~x85 /\ left_4_2_attempts # 0)) /\ x121)
-         /\ pool_2_state' = x116
-         /\ pool_0_graphs' = x87
-         /\ pool_0_running' = (~x85 /\ ((x1 /\ x77) \/ (x1 /\ x54 /\ x55 /\ x60) \/ (x1 /\ x39 /\ x40 /\ x45) \/ (x1 /\ x24 /\ x25 /\ x30) \/ (x1 /\ x9 /\ x10 /\ x15) \/ pool_0_state # "GONE") /\ x88)
-         /\ left_0_0_attempts' = x90
-         /\ left_1_0_attempts' = x93
-         /\ left_2_0_attempts' = x96
-         /\ left_3_0_attempts' = x99
-         /\ pool_1_state' = x101
-         /\ pool_1_graphs' = x102
-         /\ pool_1_running' = (~x85 /\ pool_1_state # "GONE" /\ x103)
-         /\ left_0_1_graphs' = x104
-         /\ left_0_1_attempts' = x105
-         /\ left_0_1_running' = (((~x85 /\ left_0_1_graphs # 0) \/ (~x85 /\ left_0_1_attempts # 0)) /\ x106)
-         /\ left_1_1_graphs' = x107
-         /\ left_1_1_attempts' = x108
-         /\ left_1_1_running' = (((~x85 /\ left_1_1_graphs # 0) \/ (~x85 /\ left_1_1_attempts # 0)) /\ x109)
-         /\ left_2_1_graphs' = x110
-         /\ left_2_1_attempts' = x111
-         /\ left_2_1_running' = (((~x85 /\ left_2_1_graphs # 0) \/ (~x85 /\ left_2_1_attempts # 0)) /\ x112)
-         /\ left_3_1_graphs' = x113
-         /\ left_3_1_attempts' = x114
-         /\ left_3_1_running' = (((~x85 /\ left_3_1_graphs # 0) \/ (~x85 /\ left_3_1_attempts # 0)) /\ x115)
-         /\ pool_2_graphs' = x117
-         /\ pool_2_running' = (~x85 /\ ((x1 /\ x79) \/ (x1 /\ x69 /\ x70 /\ x75) \/ pool_2_state # "GONE") /\ x118)
-         /\ left_4_2_attempts' = x120
+         /\ left_4_2_graphs' = x112
+         /\ left_4_2_running' = (((~x78 /\ x66 # 0) \/ (~x78 /\ left_4_2_attempts # 0)) /\ x114)
+         /\ pool_2_state' = x109
+         /\ pool_0_graphs' = x80
+         /\ pool_0_running' = (~x78 /\ x73 # "GONE" /\ x81)
+         /\ left_0_0_attempts' = x83
+         /\ left_1_0_attempts' = x86
+         /\ left_2_0_attempts' = x89
+         /\ left_3_0_attempts' = x92
+         /\ pool_1_state' = x94
+         /\ pool_1_graphs' = x95
+         /\ pool_1_running' = (~x78 /\ pool_1_state # "GONE" /\ x96)
+         /\ left_0_1_graphs' = x97
+         /\ left_0_1_attempts' = x98
+         /\ left_0_1_running' = (((~x78 /\ left_0_1_graphs # 0) \/ (~x78 /\ left_0_1_attempts # 0)) /\ x99)
+         /\ left_1_1_graphs' = x100
+         /\ left_1_1_attempts' = x101
+         /\ left_1_1_running' = (((~x78 /\ left_1_1_graphs # 0) \/ (~x78 /\ left_1_1_attempts # 0)) /\ x102)
+         /\ left_2_1_graphs' = x103
+         /\ left_2_1_attempts' = x104
+         /\ left_2_1_running' = (((~x78 /\ left_2_1_graphs # 0) \/ (~x78 /\ left_2_1_attempts # 0)) /\ x105)
+         /\ left_3_1_graphs' = x106
+         /\ left_3_1_attempts' = x107
+         /\ left_3_1_running' = (((~x78 /\ left_3_1_graphs # 0) \/ (~x78 /\ left_3_1_attempts # 0)) /\ x108)
+         /\ pool_2_graphs' = x110
+         /\ pool_2_running' = (~x78 /\ x75 # "GONE" /\ x111)
+         /\ left_4_2_attempts' = x113
          /\ manager_state' = "CLOSED"
          /\ manager_before' = "PREPARED"
          /\ transaction_failed' = FALSE
@@ -4925,9 +4688,9 @@ close ==
          /\ entry_4_failed' = FALSE
          /\ entry_4_before' = "EAGER"
          /\ entry_4_noted' = 0
-         /\ pool_0_before' = (IF (~x85 /\ (~x1 \/ ~x77) /\ (~x1 \/ ~x54 \/ ~x55 \/ ~x60) /\ (~x1 \/ ~x39 \/ ~x40 \/ ~x45) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_1_before' = (IF (~x85 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
-         /\ pool_2_before' = (IF (~x85 /\ (~x1 \/ ~x79) /\ (~x1 \/ ~x69 \/ ~x70 \/ ~x75) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
+         /\ pool_0_before' = (IF (~x78 /\ x73 = "RECORDING") THEN pool_0_before ELSE "MINTED")
+         /\ pool_1_before' = (IF (~x78 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
+         /\ pool_2_before' = (IF (~x78 /\ x75 = "RECORDING") THEN pool_2_before ELSE "MINTED")
          /\ UNCHANGED <<manager_serving, transaction_kind, gate, component_0_leased, component_1_leased, entry_0_leases,
                          entry_0_recorded, entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, entry_2_leases,
                          entry_2_recorded, entry_2_holders, entry_3_leases, entry_3_recorded, entry_3_holders, entry_4_leases,

@@ -146,60 +146,40 @@ begin ==
          \* manager: PREPARED --capture[]--> CAPTURING
   /\ LET x1 == manager_state = "PREPARED"
          \* manager: SERVING --capture[not draining]--> CAPTURING
-         x2 == manager_state # "PREPARED"
-         x3 == (IF x1 THEN manager_state ELSE manager_before)
-         x4 == (IF x1 THEN "CAPTURING" ELSE manager_state)
-         x5 == (IF x2 THEN manager_state ELSE x3)
-         x6 == (IF x2 THEN "CAPTURING" ELSE x4)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x2 == (manager_state = "SERVING" /\ manager_serving)
+         x3 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* PREPARED --capture[]--> CAPTURING or SERVING --capture[not draining]--> CAPTURING.
-         /\ (manager_state = "PREPARED" \/ (manager_state = "SERVING" /\ manager_serving /\ manager_state # "PREPARED")) = TRUE
-         /\ manager_before' = (IF (x2 \/ x1 \/ manager_state = "CAPTURING") THEN x5 ELSE "PREPARED")
-         /\ manager_state' = x6
+         /\ (x1 \/ x2) = TRUE
+         /\ manager_before' = manager_state
+         /\ manager_state' = "CAPTURING"
          /\ transaction_kind' = "EXPLICIT"
          /\ transaction_failed' = FALSE
-         /\ component_0_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN component_0_state ELSE "EAGER")
-         /\ component_0_bound' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (component_0_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN component_0_before ELSE "EAGER")
-         /\ component_0_held' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_held ELSE 0)
-         /\ component_0_epoch' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ component_0_resident' = ((~x2 /\ ~x1 /\ manager_state \in {"CLOSED", "POISONED"}) \/ component_0_resident)
-         /\ entry_0_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_0_state \in {"CAPTURING", "REPLAYING"}) THEN entry_0_state ELSE "EAGER")
-         /\ entry_0_retiring' = (entry_0_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_retiring)
-         /\ entry_0_failed' = (entry_0_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (entry_0_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ ((left_0_0_graphs + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN entry_0_unreclaimed ELSE 0)
-         /\ entry_1_state' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ entry_1_state \in {"CAPTURING", "REPLAYING"}) THEN entry_1_state ELSE "EAGER")
-         /\ entry_1_retiring' = (entry_1_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_retiring)
-         /\ entry_1_failed' = (entry_1_state = "REPLAYING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (entry_1_state = "CAPTURING" /\ (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"})) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF ((x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"}) /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_1_noted ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (x2 \/ x1 \/ manager_state \notin {"CLOSED", "POISONED"} \/ ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_1_2_graphs + left_1_2_attempts) # 0)) THEN entry_1_unreclaimed ELSE 0)
-         /\ pool_0_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_0_state = "RECORDING") THEN pool_0_state ELSE "GONE")
-         /\ pool_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_0_graphs ELSE 0)
-         /\ pool_0_before' = (IF (pool_0_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_0_state # "GONE" /\ pool_0_running)
-         /\ pool_1_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
-         /\ pool_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_1_graphs ELSE 0)
-         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_1_before ELSE "MINTED")
-         /\ pool_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_state' = (IF (x2 \/ x1 \/ manager_state # "POISONED" \/ pool_2_state = "RECORDING") THEN pool_2_state ELSE "GONE")
-         /\ pool_2_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN pool_2_graphs ELSE 0)
-         /\ pool_2_before' = (IF (pool_2_state = "RECORDING" /\ (x2 \/ x1 \/ manager_state # "POISONED")) THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ pool_2_state # "GONE" /\ pool_2_running)
-         /\ left_0_0_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_0_graphs ELSE 0)
-         /\ left_0_0_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_0_attempts ELSE 0)
-         /\ left_0_0_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_0_0_graphs # 0 \/ left_0_0_attempts # 0) /\ left_0_0_running)
-         /\ left_0_1_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_1_graphs ELSE 0)
-         /\ left_0_1_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_0_1_attempts ELSE 0)
-         /\ left_0_1_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
-         /\ left_1_2_graphs' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_2_graphs ELSE 0)
-         /\ left_1_2_attempts' = (IF (x2 \/ x1 \/ manager_state # "POISONED") THEN left_1_2_attempts ELSE 0)
-         /\ left_1_2_running' = ((x2 \/ x1 \/ manager_state # "POISONED") /\ (left_1_2_graphs # 0 \/ left_1_2_attempts # 0) /\ left_1_2_running)
-         /\ UNCHANGED <<manager_serving, gate, component_0_leased, entry_0_leases, entry_0_recorded, entry_0_holders,
-                         entry_1_leases, entry_1_recorded, entry_1_holders, domain_0, domain_1>>
+         /\ component_0_before' = (IF component_0_state = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x3 THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (entry_0_state = "REPLAYING" /\ entry_0_retiring)
+         /\ entry_0_failed' = (entry_0_state = "REPLAYING" /\ entry_0_failed)
+         /\ entry_0_before' = (IF entry_0_state = "CAPTURING" THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (entry_1_state = "REPLAYING" /\ entry_1_retiring)
+         /\ entry_1_failed' = (entry_1_state = "REPLAYING" /\ entry_1_failed)
+         /\ entry_1_before' = (IF entry_1_state = "CAPTURING" THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x3) THEN entry_1_noted ELSE 0)
+         /\ pool_0_before' = (IF pool_0_state = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (pool_0_state # "GONE" /\ pool_0_running)
+         /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
+         /\ pool_1_running' = (pool_1_state # "GONE" /\ pool_1_running)
+         /\ pool_2_before' = (IF pool_2_state = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (pool_2_state # "GONE" /\ pool_2_running)
+         /\ left_0_0_running' = ((left_0_0_graphs # 0 \/ left_0_0_attempts # 0) /\ left_0_0_running)
+         /\ left_0_1_running' = ((left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
+         /\ left_1_2_running' = ((left_1_2_graphs # 0 \/ left_1_2_attempts # 0) /\ left_1_2_running)
+         /\ UNCHANGED <<manager_serving, gate, component_0_state, component_0_bound, component_0_leased, component_0_held,
+                         component_0_resident, entry_0_state, entry_0_leases, entry_0_recorded, entry_0_unreclaimed,
+                         entry_0_holders, entry_1_state, entry_1_leases, entry_1_recorded, entry_1_unreclaimed, entry_1_holders,
+                         domain_0, domain_1, pool_0_state, pool_0_graphs, pool_1_state, pool_1_graphs, pool_2_state,
+                         pool_2_graphs, left_0_0_graphs, left_0_0_attempts, left_0_1_graphs, left_0_1_attempts, left_1_2_graphs,
+                         left_1_2_attempts>>
 
 \* A miss captures; it moves nothing of the manager.
 begin_lazy ==
@@ -261,12 +241,8 @@ capture_e0 ==
   /\ component_0_resident
   /\ domain_0_turn = -1
   /\ LET x1 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x2 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x3 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x4 == (IF (x1 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x5 == (IF (x1 /\ x2) THEN component_0_state ELSE x4)
-         x6 == (component_0_epoch = component_0_epoch /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x2 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x3 == (IF x1 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -276,9 +252,9 @@ capture_e0 ==
          /\ pool_0_state # "RECORDING"
          /\ component_0_held < 1
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x1 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ entry_0_before' = entry_0_state
-         /\ entry_0_noted' = (IF ~x6 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -288,10 +264,10 @@ capture_e0 ==
          /\ pool_0_before' = pool_0_state
          /\ pool_0_graphs' = pool_0_graphs + 1
          /\ pool_0_state' = "RECORDING"
-         /\ component_0_before' = (IF x5 = "CAPTURING" THEN x3 ELSE "EAGER")
-         /\ component_0_state' = x5
-         /\ component_0_epoch' = (IF ~x6 THEN component_0_epoch ELSE 0)
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_1_noted ELSE 0)
+         /\ component_0_before' = (IF x3 = "CAPTURING" THEN x2 ELSE "EAGER")
+         /\ component_0_state' = x3
+         /\ component_0_epoch' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_0_epoch) THEN entry_1_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          entry_0_leases, entry_0_recorded, entry_0_unreclaimed, entry_0_holders, entry_1_state, entry_1_leases,
                          entry_1_retiring, entry_1_failed, entry_1_recorded, entry_1_before, entry_1_unreclaimed,
@@ -303,33 +279,31 @@ capture_e1 ==
   /\ manager_state \notin {"CLOSED", "POISONED"}
   /\ component_0_resident
   /\ domain_1_turn = -1
-  /\ LET x1 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch)
-     IN
-         \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
-         \* by an earlier failure]--> CAPTURING.
-         /\ entry_1_state \in {"EAGER", "EVICTED", "FAILED"}
-         /\ gate_free
-         /\ pool_2_state \notin {"GONE", "RETIRED"}
-         /\ pool_2_state # "RECORDING"
-         /\ component_0_held < 1
-         /\ entry_1_before' = entry_1_state
-         /\ entry_1_noted' = (IF ~x1 THEN component_0_epoch ELSE 0)
-         /\ gate_free' = FALSE
-         /\ entry_1_retiring' = FALSE
-         /\ entry_1_failed' = FALSE
-         /\ component_0_held' = component_0_held + 1
-         /\ domain_1_capturing' = domain_1_capturing + 1
-         /\ entry_1_state' = "CAPTURING"
-         /\ pool_2_before' = pool_2_state
-         /\ pool_2_graphs' = pool_2_graphs + 1
-         /\ pool_2_state' = "RECORDING"
-         /\ component_0_epoch' = (IF ~x1 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x1) THEN entry_0_noted ELSE 0)
-         /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_state, component_0_bound, component_0_leased,
-                         component_0_before, component_0_resident, entry_0_state, entry_0_leases, entry_0_retiring,
-                         entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed, entry_0_holders, entry_1_leases,
-                         entry_1_recorded, entry_1_unreclaimed, entry_1_holders, domain_0, domain_1_turn, pool_0, pool_1,
-                         pool_2_running, left_0_0, left_0_1, left_1_2>>
+  \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked by an
+  \* earlier failure]--> CAPTURING.
+  /\ entry_1_state \in {"EAGER", "EVICTED", "FAILED"}
+  /\ gate_free
+  /\ pool_2_state \notin {"GONE", "RETIRED"}
+  /\ pool_2_state # "RECORDING"
+  /\ component_0_held < 1
+  /\ entry_1_before' = entry_1_state
+  /\ entry_1_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+  /\ gate_free' = FALSE
+  /\ entry_1_retiring' = FALSE
+  /\ entry_1_failed' = FALSE
+  /\ component_0_held' = component_0_held + 1
+  /\ domain_1_capturing' = domain_1_capturing + 1
+  /\ entry_1_state' = "CAPTURING"
+  /\ pool_2_before' = pool_2_state
+  /\ pool_2_graphs' = pool_2_graphs + 1
+  /\ pool_2_state' = "RECORDING"
+  /\ component_0_epoch' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+  /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN entry_0_noted ELSE 0)
+  /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_state, component_0_bound, component_0_leased,
+                  component_0_before, component_0_resident, entry_0_state, entry_0_leases, entry_0_retiring, entry_0_failed,
+                  entry_0_recorded, entry_0_before, entry_0_unreclaimed, entry_0_holders, entry_1_leases, entry_1_recorded,
+                  entry_1_unreclaimed, entry_1_holders, domain_0, domain_1_turn, pool_0, pool_1, pool_2_running, left_0_0,
+                  left_0_1, left_1_2>>
 
 \* A capture begins in a fresh pool: there was none, or its generation has retired.
 capture_anew_e0 ==
@@ -352,12 +326,8 @@ capture_anew_e0 ==
          x9 == (IF x1 THEN 0 ELSE left_0_0_attempts)
          x10 == (~x1 /\ left_0_0_running)
          x11 == (transaction_kind = "EXPLICIT" /\ component_0_state # "CAPTURING")
-         \* component: BOUND|REPLAYING --begin[]--> state
-         x12 == component_0_state \notin {"EAGER", "EVICTED", "FAILED"}
-         x13 == (IF (x11 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN component_0_state ELSE component_0_before)
-         x14 == (IF (x11 /\ component_0_state \in {"EAGER", "EVICTED", "FAILED"}) THEN "CAPTURING" ELSE component_0_state)
-         x15 == (IF (x11 /\ x12) THEN component_0_state ELSE x14)
-         x16 == (component_0_epoch = component_0_epoch /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x12 == (IF x11 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN component_0_state ELSE component_0_before) ELSE component_0_before)
+         x13 == (IF x11 THEN (IF component_0_state \in {"EAGER", "EVICTED", "FAILED"} THEN "CAPTURING" ELSE component_0_state) ELSE component_0_state)
      IN
          \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
          \* by an earlier failure]--> CAPTURING.
@@ -365,7 +335,7 @@ capture_anew_e0 ==
          /\ gate_free
          /\ component_0_held < 1
          \* EAGER|EVICTED|FAILED --begin[]--> CAPTURING or BOUND|REPLAYING --begin[]--> state.
-         /\ (~x11 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state \notin {"EAGER", "EVICTED", "FAILED"})) = TRUE
+         /\ (~x11 \/ component_0_state \in {"EAGER", "EVICTED", "FAILED"} \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
          /\ pool_1_state' = x2
          /\ pool_1_graphs' = x3
          /\ pool_1_running' = (x2 # "GONE" /\ x4)
@@ -379,7 +349,7 @@ capture_anew_e0 ==
          /\ pool_0_graphs' = 1
          /\ pool_0_running' = FALSE
          /\ entry_0_before' = entry_0_state
-         /\ entry_0_noted' = (IF ~x16 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
          /\ gate_free' = FALSE
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -387,10 +357,10 @@ capture_anew_e0 ==
          /\ domain_0_capturing' = domain_0_capturing + 1
          /\ entry_0_state' = "CAPTURING"
          /\ pool_0_before' = "MINTED"
-         /\ component_0_before' = (IF x15 = "CAPTURING" THEN x13 ELSE "EAGER")
-         /\ component_0_state' = x15
-         /\ component_0_epoch' = (IF ~x16 THEN component_0_epoch ELSE 0)
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x16) THEN entry_1_noted ELSE 0)
+         /\ component_0_before' = (IF x13 = "CAPTURING" THEN x12 ELSE "EAGER")
+         /\ component_0_state' = x13
+         /\ component_0_epoch' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_0_epoch) THEN entry_1_noted ELSE 0)
          /\ pool_1_before' = (IF (~x1 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
          /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_bound, component_0_leased, component_0_resident,
                          entry_0_leases, entry_0_recorded, entry_0_unreclaimed, entry_0_holders, entry_1_state, entry_1_leases,
@@ -404,32 +374,29 @@ capture_anew_e1 ==
   /\ component_0_resident
   /\ domain_1_turn = -1
   /\ pool_2_state \in {"GONE", "RETIRED"}
-  /\ LET x2 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ component_0_epoch = component_0_epoch)
-     IN
-         \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked
-         \* by an earlier failure]--> CAPTURING.
-         /\ entry_1_state \in {"EAGER", "EVICTED", "FAILED"}
-         /\ gate_free
-         /\ component_0_held < 1
-         /\ pool_2_state' = "RECORDING"
-         /\ pool_2_graphs' = 1
-         /\ pool_2_running' = FALSE
-         /\ entry_1_before' = entry_1_state
-         /\ entry_1_noted' = (IF ~x2 THEN component_0_epoch ELSE 0)
-         /\ gate_free' = FALSE
-         /\ entry_1_retiring' = FALSE
-         /\ entry_1_failed' = FALSE
-         /\ component_0_held' = component_0_held + 1
-         /\ domain_1_capturing' = domain_1_capturing + 1
-         /\ entry_1_state' = "CAPTURING"
-         /\ pool_2_before' = "MINTED"
-         /\ component_0_epoch' = (IF ~x2 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x2) THEN entry_0_noted ELSE 0)
-         /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_state, component_0_bound, component_0_leased,
-                         component_0_before, component_0_resident, entry_0_state, entry_0_leases, entry_0_retiring,
-                         entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed, entry_0_holders, entry_1_leases,
-                         entry_1_recorded, entry_1_unreclaimed, entry_1_holders, domain_0, domain_1_turn, pool_0, pool_1,
-                         left_0_0, left_0_1, left_1_2>>
+  \* EAGER|EVICTED|FAILED --capture_begin[gate free & pool not retired & pool not recording & within capacity & not blocked by an
+  \* earlier failure]--> CAPTURING.
+  /\ entry_1_state \in {"EAGER", "EVICTED", "FAILED"}
+  /\ gate_free
+  /\ component_0_held < 1
+  /\ pool_2_state' = "RECORDING"
+  /\ pool_2_graphs' = 1
+  /\ pool_2_running' = FALSE
+  /\ entry_1_before' = entry_1_state
+  /\ entry_1_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+  /\ gate_free' = FALSE
+  /\ entry_1_retiring' = FALSE
+  /\ entry_1_failed' = FALSE
+  /\ component_0_held' = component_0_held + 1
+  /\ domain_1_capturing' = domain_1_capturing + 1
+  /\ entry_1_state' = "CAPTURING"
+  /\ pool_2_before' = "MINTED"
+  /\ component_0_epoch' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
+  /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_0_noted # component_0_epoch) THEN entry_0_noted ELSE 0)
+  /\ UNCHANGED <<manager, transaction, gate_foreign, component_0_state, component_0_bound, component_0_leased,
+                  component_0_before, component_0_resident, entry_0_state, entry_0_leases, entry_0_retiring, entry_0_failed,
+                  entry_0_recorded, entry_0_before, entry_0_unreclaimed, entry_0_holders, entry_1_leases, entry_1_recorded,
+                  entry_1_unreclaimed, entry_1_holders, domain_0, domain_1_turn, pool_0, pool_1, left_0_0, left_0_1, left_1_2>>
 
 \* The recording goes to the transaction. It was ordered after the work in flight in the pool, and waited for.
 end_capture_e0 ==
@@ -491,10 +458,7 @@ fail_capture_e0 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
      IN
          \* CAPTURING --capture_fail[capture open & pool not a throwaway]--> FAILED.
          /\ entry_0_state = "CAPTURING"
@@ -509,10 +473,10 @@ fail_capture_e0 ==
          /\ pool_0_state' = (IF (manager_state # "POISONED" \/ pool_0_before = "RECORDING") THEN pool_0_before ELSE "GONE")
          /\ left_0_0_attempts' = (IF manager_state # "POISONED" THEN left_0_0_attempts + 1 ELSE 0)
          /\ left_0_0_running' = (manager_state # "POISONED" /\ (left_0_0_graphs # 0 \/ left_0_0_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
          /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ entry_1_noted # component_0_epoch) THEN component_0_epoch ELSE 0)
          /\ entry_0_retiring' = FALSE
          /\ entry_0_failed' = FALSE
@@ -532,11 +496,8 @@ fail_capture_e1 ==
          x2 == transaction_kind = "EXPLICIT"
          \* component: CAPTURING --fail[]--> FAILED
          x3 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --fail[]--> state
-         x4 == (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")
-         x5 == (IF (x2 /\ x3) THEN "FAILED" ELSE component_0_state)
-         x6 == (IF (x2 /\ x4) THEN component_0_state ELSE x5)
-         x7 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_before \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x4 == (IF x2 THEN (IF x3 THEN "FAILED" ELSE component_0_state) ELSE component_0_state)
+         x5 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (entry_1_before \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* CAPTURING --capture_fail[capture open & pool a throwaway]--> before.
          /\ entry_1_state = "CAPTURING"
@@ -551,16 +512,16 @@ fail_capture_e1 ==
          /\ pool_2_state' = (IF (manager_state # "POISONED" \/ pool_2_before = "RECORDING") THEN pool_2_before ELSE "GONE")
          /\ left_1_2_attempts' = (IF manager_state # "POISONED" THEN left_1_2_attempts + 1 ELSE 0)
          /\ left_1_2_running' = (manager_state # "POISONED" /\ (left_1_2_graphs # 0 \/ left_1_2_attempts # -1) /\ x1)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 \in {"CAPTURING", "REPLAYING"}) THEN x6 ELSE "EAGER")
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \in {"CAPTURING", "REPLAYING"}) THEN x4 ELSE "EAGER")
          /\ transaction_failed' = (transaction_kind \in {"EXPLICIT", "LAZY", "PROFILE"} /\ manager_state # "POISONED")
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x6 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x6 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x7) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_0_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x4 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x5) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_0_noted ELSE 0)
          /\ entry_1_retiring' = (entry_1_before = "REPLAYING" /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
          /\ entry_1_failed' = (entry_1_before = "REPLAYING" /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
          /\ entry_1_before' = (IF (entry_1_before = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_before \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x7) THEN entry_1_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_before \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x5) THEN entry_1_noted ELSE 0)
          /\ pool_2_before' = (IF (pool_2_before = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
          /\ pool_2_running' = (manager_state # "POISONED" /\ pool_2_before # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction_kind, gate_foreign, component_0_leased, component_0_held, component_0_resident,
@@ -654,13 +615,12 @@ commit ==
          \* component: CAPTURING --commit[an entry is left, or all come lazily]--> BOUND
          x12 == ((~x8 \/ ~x9) /\ (~x1 \/ ~x6) /\ component_0_state = "CAPTURING" /\ 0 < x4)
          \* component: BOUND|REPLAYING --commit[]--> state
-         x13 == ((x8 /\ x9) \/ (x1 /\ x6) \/ component_0_state # "CAPTURING" \/ 0 >= x4)
-         x14 == (IF (x11 /\ x12) THEN "BOUND" ELSE x10)
-         x15 == (IF (x11 /\ x13) THEN x10 ELSE x14)
-         x16 == transaction_kind = "EXPLICIT"
-         x17 == (x16 \/ manager_serving)
-         x18 == (IF x16 THEN "SERVING" ELSE manager_state)
-         x19 == (((~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x13 == ((x8 /\ x9) \/ (x1 /\ x6) \/ component_0_state \in {"BOUND", "REPLAYING"})
+         x14 == (IF x11 THEN (IF x12 THEN "BOUND" ELSE x10) ELSE x10)
+         x15 == transaction_kind = "EXPLICIT"
+         x16 == (x15 \/ manager_serving)
+         x17 == (IF x15 THEN "SERVING" ELSE manager_state)
+         x18 == (((~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* CAPTURING --bind[transaction holds its recording & transaction commits & epochs still current & pool not a throwaway]-->
          \* BOUND.
@@ -672,28 +632,28 @@ commit ==
          \* EVICTED --lazy_bind[an entry is bound]--> BOUND.
          /\ (~x8 \/ ~x9 \/ ((~x1 \/ ~x6) /\ component_0_state = "EVICTED" /\ 0 < x4)) = TRUE
          \* CAPTURING --commit[an entry is left, or all come lazily]--> BOUND or BOUND|REPLAYING --commit[]--> state.
-         /\ (~x11 \/ ((~x8 \/ ~x9) /\ (~x1 \/ ~x6) /\ component_0_state = "CAPTURING" /\ 0 < x4) \/ (((x8 /\ x9) \/ (x1 /\ x6) \/ component_0_state \in {"BOUND", "REPLAYING"}) /\ ((x8 /\ x9) \/ (x1 /\ x6) \/ component_0_state # "CAPTURING" \/ 0 >= x4))) = TRUE
+         /\ (~x11 \/ x12 \/ x13) = TRUE
          \* CAPTURING --commit[]--> SERVING.
-         /\ (~x16 \/ manager_state = "CAPTURING") = TRUE
+         /\ (~x15 \/ manager_state = "CAPTURING") = TRUE
          /\ entry_0_recorded' = x2
          /\ domain_0_capturing' = x3
          /\ component_0_bound' = x4
          /\ entry_0_state' = x5
-         /\ component_0_state' = x15
-         /\ manager_serving' = x17
-         /\ manager_state' = x18
+         /\ component_0_state' = x14
+         /\ manager_serving' = x16
+         /\ manager_state' = x17
          /\ transaction_kind' = "NONE"
-         /\ manager_before' = (IF (~x16 /\ manager_state = "CAPTURING") THEN manager_before ELSE "PREPARED")
-         /\ component_0_before' = (IF x15 = "CAPTURING" THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x19 THEN component_0_epoch ELSE 0)
+         /\ manager_before' = (IF (~x15 /\ manager_state = "CAPTURING") THEN manager_before ELSE "PREPARED")
+         /\ component_0_before' = (IF x14 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x18 THEN component_0_epoch ELSE 0)
          /\ entry_0_retiring' = (~x1 /\ entry_0_state = "REPLAYING" /\ entry_0_retiring)
          /\ entry_0_failed' = (~x1 /\ entry_0_state = "REPLAYING" /\ entry_0_failed)
          /\ entry_0_before' = (IF (~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF ((x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x19) THEN entry_0_noted ELSE 0)
+         /\ entry_0_noted' = (IF ((x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x18) THEN entry_0_noted ELSE 0)
          /\ entry_1_retiring' = (entry_1_state = "REPLAYING" /\ entry_1_retiring)
          /\ entry_1_failed' = (entry_1_state = "REPLAYING" /\ entry_1_failed)
          /\ entry_1_before' = (IF entry_1_state = "CAPTURING" THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x19) THEN entry_1_noted ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x18) THEN entry_1_noted ELSE 0)
          /\ pool_0_before' = (IF pool_0_state = "RECORDING" THEN pool_0_before ELSE "MINTED")
          /\ pool_0_running' = (pool_0_state # "GONE" /\ pool_0_running)
          /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
@@ -718,109 +678,100 @@ abort ==
          \* entry: CAPTURING --abort[recorded]--> before
          x2 == (entry_0_state = "CAPTURING" /\ entry_0_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x3 == (entry_0_state # "CAPTURING" \/ ~entry_0_recorded)
-         x4 == (IF (x1 /\ x2) THEN domain_0_capturing - 1 ELSE domain_0_capturing)
-         x5 == (IF (x1 /\ x2) THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x6 == ((~x1 \/ ~x2) /\ entry_0_recorded)
-         x7 == (IF (x1 /\ x2) THEN entry_0_before ELSE entry_0_state)
-         x8 == (IF (x1 /\ x3) THEN domain_0_capturing - 1 ELSE x4)
-         x9 == (IF (x1 /\ x3) THEN entry_0_unreclaimed + 1 ELSE x5)
-         x10 == ((x1 /\ x3) \/ gate_free)
-         x11 == (IF (x1 /\ x3) THEN entry_0_before ELSE x7)
-         x12 == (IF x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x13 == ((x1 /\ pool_0_running) \/ left_0_0_running)
-         x14 == entry_1_state = "CAPTURING"
+         x3 == (entry_0_state = "CAPTURING" /\ ~entry_0_recorded)
+         x4 == (IF x1 THEN domain_0_capturing - 1 ELSE domain_0_capturing)
+         x5 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
+         x6 == (IF x1 THEN (~x2 /\ entry_0_recorded) ELSE entry_0_recorded)
+         x7 == (IF x1 THEN entry_0_before ELSE entry_0_state)
+         x8 == (IF x1 THEN (~x2 \/ gate_free) ELSE gate_free)
+         x9 == (IF x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x1 /\ pool_0_running) \/ left_0_0_running)
+         x11 == entry_1_state = "CAPTURING"
          \* entry: CAPTURING --abort[recorded]--> before
-         x15 == (entry_1_state = "CAPTURING" /\ entry_1_recorded)
+         x12 == (entry_1_state = "CAPTURING" /\ entry_1_recorded)
          \* entry: CAPTURING --abort[capture open]--> before
-         x16 == (entry_1_state # "CAPTURING" \/ ~entry_1_recorded)
-         x17 == (IF (x14 /\ x15) THEN domain_1_capturing - 1 ELSE domain_1_capturing)
-         x18 == (IF (x14 /\ x15) THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x19 == ((~x14 \/ ~x15) /\ entry_1_recorded)
-         x20 == (IF (x14 /\ x15) THEN entry_1_before ELSE entry_1_state)
-         x21 == (IF (x14 /\ x16) THEN domain_1_capturing - 1 ELSE x17)
-         x22 == (IF (x14 /\ x16) THEN entry_1_unreclaimed + 1 ELSE x18)
-         x23 == ((x14 /\ x16) \/ x10)
-         x24 == (IF (x14 /\ x16) THEN entry_1_before ELSE x20)
-         x25 == (IF x14 THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
-         x26 == ((x14 /\ pool_2_running) \/ left_1_2_running)
-         x27 == (transaction_kind = "EXPLICIT" /\ component_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})
+         x13 == (entry_1_state = "CAPTURING" /\ ~entry_1_recorded)
+         x14 == (IF x11 THEN domain_1_capturing - 1 ELSE domain_1_capturing)
+         x15 == (IF x11 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x16 == (IF x11 THEN (~x12 /\ entry_1_recorded) ELSE entry_1_recorded)
+         x17 == (IF x11 THEN entry_1_before ELSE entry_1_state)
+         x18 == (IF x11 THEN (~x12 \/ x8) ELSE x8)
+         x19 == (IF x11 THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
+         x20 == ((x11 /\ pool_2_running) \/ left_1_2_running)
+         x21 == (transaction_kind = "EXPLICIT" /\ component_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})
          \* component: CAPTURING --abort[]--> before
-         x28 == component_0_state = "CAPTURING"
-         \* component: BOUND|REPLAYING --abort[]--> state
-         x29 == component_0_state # "CAPTURING"
-         x30 == (IF (x27 /\ x28) THEN component_0_before ELSE component_0_state)
-         x31 == (IF (x27 /\ x29) THEN component_0_state ELSE x30)
+         x22 == component_0_state = "CAPTURING"
+         x23 == (IF x21 THEN (IF x22 THEN component_0_before ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x32 == (pool_0_state \in {"LIVE", "MINTED"} /\ x11 \notin {"BOUND", "CAPTURING", "REPLAYING"})
-         x33 == (IF x32 THEN "RETIRED" ELSE pool_0_state)
+         x24 == (pool_0_state \in {"LIVE", "MINTED"} /\ x7 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x25 == (IF x24 THEN "RETIRED" ELSE pool_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x34 == (pool_2_state \in {"LIVE", "MINTED"} /\ x24 \notin {"BOUND", "CAPTURING", "REPLAYING"})
-         x35 == (IF x34 THEN "RETIRED" ELSE pool_2_state)
-         x36 == transaction_kind = "EXPLICIT"
+         x26 == (pool_2_state \in {"LIVE", "MINTED"} /\ x17 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x27 == (IF x26 THEN "RETIRED" ELSE pool_2_state)
+         x28 == transaction_kind = "EXPLICIT"
          \* manager: CAPTURING --fail[]--> before
-         x37 == manager_state = "CAPTURING"
-         x38 == (IF (x36 /\ x37) THEN manager_before ELSE manager_state)
-         x39 == transaction_kind # "PROFILE"
-         x40 == (IF x39 THEN "NONE" ELSE transaction_kind)
-         x41 == (~x39 /\ transaction_kind = "PROFILE")
-         x42 == (IF x41 THEN "CLEARING" ELSE x40)
-         x43 == ((x11 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x24 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x29 == manager_state = "CAPTURING"
+         x30 == (IF x28 THEN (IF x29 THEN manager_before ELSE manager_state) ELSE manager_state)
+         x31 == transaction_kind # "PROFILE"
+         x32 == (IF x31 THEN "NONE" ELSE transaction_kind)
+         x33 == (~x31 /\ transaction_kind = "PROFILE")
+         x34 == (IF x33 THEN "CLEARING" ELSE x32)
+         x35 == ((x7 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x17 \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x1 \/ (entry_0_state = "CAPTURING" /\ entry_0_recorded) \/ (entry_0_state = "CAPTURING" /\ ~entry_0_recorded)) = TRUE
+         /\ (~x1 \/ x2 \/ x3) = TRUE
          \* CAPTURING --abort[recorded]--> before or CAPTURING --abort[capture open]--> before.
-         /\ (~x14 \/ (entry_1_state = "CAPTURING" /\ entry_1_recorded) \/ (entry_1_state = "CAPTURING" /\ ~entry_1_recorded)) = TRUE
+         /\ (~x11 \/ x12 \/ x13) = TRUE
          \* CAPTURING --abort[]--> before or BOUND|REPLAYING --abort[]--> state.
-         /\ (~x27 \/ component_0_state = "CAPTURING" \/ (component_0_state \in {"BOUND", "REPLAYING"} /\ component_0_state # "CAPTURING")) = TRUE
-         /\ domain_0_capturing' = x8
-         /\ entry_0_unreclaimed' = (IF (x38 \notin {"CLOSED", "POISONED"} \/ (x38 # "POISONED" /\ ((x12 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ (~x21 \/ x22 \/ component_0_state \in {"BOUND", "REPLAYING"}) = TRUE
+         /\ domain_0_capturing' = x4
+         /\ entry_0_unreclaimed' = (IF (x30 \notin {"CLOSED", "POISONED"} \/ (x30 # "POISONED" /\ ((x9 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x5 ELSE 0)
          /\ entry_0_recorded' = x6
-         /\ entry_0_state' = (IF (x38 \notin {"CLOSED", "POISONED"} \/ x11 \in {"CAPTURING", "REPLAYING"}) THEN x11 ELSE "EAGER")
-         /\ gate_free' = x23
-         /\ left_0_0_graphs' = (IF x38 # "POISONED" THEN x12 ELSE 0)
-         /\ left_0_0_running' = (x38 # "POISONED" /\ (x12 # 0 \/ left_0_0_attempts # 0) /\ x13)
-         /\ domain_1_capturing' = x21
-         /\ entry_1_unreclaimed' = (IF (x38 \notin {"CLOSED", "POISONED"} \/ (x38 # "POISONED" /\ (x25 + left_1_2_attempts) # 0)) THEN x22 ELSE 0)
-         /\ entry_1_recorded' = x19
-         /\ entry_1_state' = (IF (x38 \notin {"CLOSED", "POISONED"} \/ x24 \in {"CAPTURING", "REPLAYING"}) THEN x24 ELSE "EAGER")
-         /\ left_1_2_graphs' = (IF x38 # "POISONED" THEN x25 ELSE 0)
-         /\ left_1_2_running' = (x38 # "POISONED" /\ (x25 # 0 \/ left_1_2_attempts # 0) /\ x26)
-         /\ component_0_state' = (IF (x38 \notin {"CLOSED", "POISONED"} \/ x31 \in {"CAPTURING", "REPLAYING"}) THEN x31 ELSE "EAGER")
-         /\ pool_0_state' = (IF (x38 # "POISONED" \/ (~x32 /\ pool_0_state = "RECORDING")) THEN x33 ELSE "GONE")
-         /\ pool_2_state' = (IF (x38 # "POISONED" \/ (~x34 /\ pool_2_state = "RECORDING")) THEN x35 ELSE "GONE")
-         /\ manager_state' = x38
-         /\ transaction_kind' = x42
-         /\ manager_before' = (IF x38 = "CAPTURING" THEN manager_before ELSE "PREPARED")
-         /\ transaction_failed' = (~x41 /\ ~x39 /\ x38 # "POISONED" /\ transaction_failed)
-         /\ component_0_bound' = (IF (x38 \notin {"CLOSED", "POISONED"} \/ x31 = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (x31 = "CAPTURING" /\ x38 \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_held' = (IF x38 \notin {"CLOSED", "POISONED"} THEN component_0_held ELSE 0)
-         /\ component_0_epoch' = (IF (x38 \notin {"CLOSED", "POISONED"} /\ ~x43) THEN component_0_epoch ELSE 0)
-         /\ component_0_resident' = (x38 \in {"CLOSED", "POISONED"} \/ component_0_resident)
-         /\ entry_0_retiring' = (x11 = "REPLAYING" /\ x38 \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = (x11 = "REPLAYING" /\ x38 \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (x11 = "CAPTURING" /\ x38 \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (x38 \notin {"CLOSED", "POISONED"} /\ x11 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x43) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (x24 = "REPLAYING" /\ x38 \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = (x24 = "REPLAYING" /\ x38 \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (x24 = "CAPTURING" /\ x38 \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (x38 \notin {"CLOSED", "POISONED"} /\ x24 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x43) THEN entry_1_noted ELSE 0)
-         /\ pool_0_graphs' = (IF x38 # "POISONED" THEN pool_0_graphs ELSE 0)
-         /\ pool_0_before' = (IF (~x32 /\ pool_0_state = "RECORDING" /\ x38 # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (x38 # "POISONED" /\ (x32 \/ pool_0_state # "GONE") /\ pool_0_running)
-         /\ pool_1_state' = (IF (x38 # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
-         /\ pool_1_graphs' = (IF x38 # "POISONED" THEN pool_1_graphs ELSE 0)
-         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ x38 # "POISONED") THEN pool_1_before ELSE "MINTED")
-         /\ pool_1_running' = (x38 # "POISONED" /\ pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_graphs' = (IF x38 # "POISONED" THEN pool_2_graphs ELSE 0)
-         /\ pool_2_before' = (IF (~x34 /\ pool_2_state = "RECORDING" /\ x38 # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (x38 # "POISONED" /\ (x34 \/ pool_2_state # "GONE") /\ pool_2_running)
-         /\ left_0_0_attempts' = (IF x38 # "POISONED" THEN left_0_0_attempts ELSE 0)
-         /\ left_0_1_graphs' = (IF x38 # "POISONED" THEN left_0_1_graphs ELSE 0)
-         /\ left_0_1_attempts' = (IF x38 # "POISONED" THEN left_0_1_attempts ELSE 0)
-         /\ left_0_1_running' = (x38 # "POISONED" /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
-         /\ left_1_2_attempts' = (IF x38 # "POISONED" THEN left_1_2_attempts ELSE 0)
+         /\ entry_0_state' = (IF (x30 \notin {"CLOSED", "POISONED"} \/ x7 \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
+         /\ gate_free' = x18
+         /\ left_0_0_graphs' = (IF x30 # "POISONED" THEN x9 ELSE 0)
+         /\ left_0_0_running' = (x30 # "POISONED" /\ (x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ domain_1_capturing' = x14
+         /\ entry_1_unreclaimed' = (IF (x30 \notin {"CLOSED", "POISONED"} \/ (x30 # "POISONED" /\ (x19 + left_1_2_attempts) # 0)) THEN x15 ELSE 0)
+         /\ entry_1_recorded' = x16
+         /\ entry_1_state' = (IF (x30 \notin {"CLOSED", "POISONED"} \/ x17 \in {"CAPTURING", "REPLAYING"}) THEN x17 ELSE "EAGER")
+         /\ left_1_2_graphs' = (IF x30 # "POISONED" THEN x19 ELSE 0)
+         /\ left_1_2_running' = (x30 # "POISONED" /\ (x19 # 0 \/ left_1_2_attempts # 0) /\ x20)
+         /\ component_0_state' = (IF (x30 \notin {"CLOSED", "POISONED"} \/ x23 \in {"CAPTURING", "REPLAYING"}) THEN x23 ELSE "EAGER")
+         /\ pool_0_state' = (IF (x30 # "POISONED" \/ (~x24 /\ pool_0_state = "RECORDING")) THEN x25 ELSE "GONE")
+         /\ pool_2_state' = (IF (x30 # "POISONED" \/ (~x26 /\ pool_2_state = "RECORDING")) THEN x27 ELSE "GONE")
+         /\ manager_state' = x30
+         /\ transaction_kind' = x34
+         /\ manager_before' = (IF x30 = "CAPTURING" THEN manager_before ELSE "PREPARED")
+         /\ transaction_failed' = (~x33 /\ ~x31 /\ x30 # "POISONED" /\ transaction_failed)
+         /\ component_0_bound' = (IF (x30 \notin {"CLOSED", "POISONED"} \/ x23 = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (x23 = "CAPTURING" /\ x30 \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_held' = (IF x30 \notin {"CLOSED", "POISONED"} THEN component_0_held ELSE 0)
+         /\ component_0_epoch' = (IF (x30 \notin {"CLOSED", "POISONED"} /\ ~x35) THEN component_0_epoch ELSE 0)
+         /\ component_0_resident' = (x30 \in {"CLOSED", "POISONED"} \/ component_0_resident)
+         /\ entry_0_retiring' = (x7 = "REPLAYING" /\ x30 \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (x7 = "REPLAYING" /\ x30 \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = (IF (x7 = "CAPTURING" /\ x30 \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (x30 \notin {"CLOSED", "POISONED"} /\ x7 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x35) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x17 = "REPLAYING" /\ x30 \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (x17 = "REPLAYING" /\ x30 \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = (IF (x17 = "CAPTURING" /\ x30 \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (x30 \notin {"CLOSED", "POISONED"} /\ x17 \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x35) THEN entry_1_noted ELSE 0)
+         /\ pool_0_graphs' = (IF x30 # "POISONED" THEN pool_0_graphs ELSE 0)
+         /\ pool_0_before' = (IF (~x24 /\ pool_0_state = "RECORDING" /\ x30 # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x30 # "POISONED" /\ (x24 \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ pool_1_state' = (IF (x30 # "POISONED" \/ pool_1_state = "RECORDING") THEN pool_1_state ELSE "GONE")
+         /\ pool_1_graphs' = (IF x30 # "POISONED" THEN pool_1_graphs ELSE 0)
+         /\ pool_1_before' = (IF (pool_1_state = "RECORDING" /\ x30 # "POISONED") THEN pool_1_before ELSE "MINTED")
+         /\ pool_1_running' = (x30 # "POISONED" /\ pool_1_state # "GONE" /\ pool_1_running)
+         /\ pool_2_graphs' = (IF x30 # "POISONED" THEN pool_2_graphs ELSE 0)
+         /\ pool_2_before' = (IF (~x26 /\ pool_2_state = "RECORDING" /\ x30 # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x30 # "POISONED" /\ (x26 \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_0_0_attempts' = (IF x30 # "POISONED" THEN left_0_0_attempts ELSE 0)
+         /\ left_0_1_graphs' = (IF x30 # "POISONED" THEN left_0_1_graphs ELSE 0)
+         /\ left_0_1_attempts' = (IF x30 # "POISONED" THEN left_0_1_attempts ELSE 0)
+         /\ left_0_1_running' = (x30 # "POISONED" /\ (left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
+         /\ left_1_2_attempts' = (IF x30 # "POISONED" THEN left_1_2_attempts ELSE 0)
          /\ UNCHANGED <<manager_serving, gate_foreign, component_0_leased, entry_0_leases, entry_0_holders, entry_1_leases,
                          entry_1_holders, domain_0_turn, domain_1_turn>>
 
@@ -887,34 +838,30 @@ acquire_e0 ==
   /\ LET x1 == (entry_0_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_0_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_0_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_0_leases + 1 ELSE entry_0_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x6 == (IF x2 THEN entry_0_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_0_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch /\ ~entry_0_retiring /\ ~entry_0_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == (((~x2 /\ ~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == (entry_0_noted = component_0_epoch /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_0_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch) \/ (entry_0_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_0_noted = component_0_epoch /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_0_noted # component_0_epoch))) = TRUE
-         /\ entry_0_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_0_leases' = entry_0_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_0_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_0_holders' = entry_0_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = ((x2 \/ x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = ((x2 \/ x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_1_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_1_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_recorded,
                          entry_0_unreclaimed, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded,
                          entry_1_before, entry_1_unreclaimed, entry_1_holders, domain_0, domain_1, pool_0, pool_1, pool_2,
@@ -929,34 +876,30 @@ acquire_e1 ==
   /\ LET x1 == (entry_1_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch)
          \* entry: REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing &
          \* not retiring & not failed & concurrent leases allowed]--> REPLAYING
-         x2 == (entry_1_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_1_noted # component_0_epoch)
-         x3 == (IF x1 THEN entry_1_leases + 1 ELSE entry_1_leases)
-         x4 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x6 == (IF x2 THEN entry_1_leases + 1 ELSE x3)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
+         x2 == (entry_1_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch /\ ~entry_1_retiring /\ ~entry_1_failed)
+         x3 == (IF x1 THEN component_0_leased + 1 ELSE component_0_leased)
          \* component: BOUND --first_lease[an entry is leased]--> REPLAYING
-         x8 == (component_0_state = "BOUND" /\ 0 < x4)
-         x9 == (IF x8 THEN "REPLAYING" ELSE component_0_state)
-         x10 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x2 /\ ~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch))
+         x4 == (component_0_state = "BOUND" /\ 0 < x3)
+         x5 == (IF x4 THEN "REPLAYING" ELSE component_0_state)
+         x6 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ entry_1_noted = component_0_epoch)
      IN
          \* BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING
          \* or REPLAYING --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing & not
          \* retiring & not failed & concurrent leases allowed]--> REPLAYING.
-         /\ ((entry_1_state = "BOUND" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch) \/ (entry_1_state = "REPLAYING" /\ manager_serving /\ component_0_resident /\ entry_1_noted = component_0_epoch /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "BOUND" \/ ~manager_serving \/ ~component_0_resident \/ entry_1_noted # component_0_epoch))) = TRUE
-         /\ entry_1_leases' = x6
-         /\ component_0_leased' = x4
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x2 \/ x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}) THEN x7 ELSE "EAGER")
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x9 ELSE "EAGER")
+         /\ (x1 \/ x2) = TRUE
+         /\ entry_1_leases' = entry_1_leases + 1
+         /\ component_0_leased' = x3
+         /\ entry_1_state' = "REPLAYING"
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x5 ELSE "EAGER")
          /\ entry_1_holders' = entry_1_holders + 1
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x8 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
-         /\ component_0_before' = (IF (~x8 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x10) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x10) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = ((x2 \/ x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = ((x2 \/ x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x10) THEN entry_1_noted ELSE 0)
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x4 \/ component_0_state = "REPLAYING") THEN component_0_bound ELSE 0)
+         /\ component_0_before' = (IF (~x4 /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x6) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x6) THEN entry_1_noted ELSE 0)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_state, entry_0_leases,
                          entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed,
                          entry_0_holders, entry_1_recorded, entry_1_unreclaimed, domain_0, domain_1, pool_0, pool_1, pool_2,
@@ -1008,55 +951,49 @@ fail_launch_e0 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases)
-         x3 == (IF x1 THEN entry_0_leases - 1 ELSE entry_0_leases)
-         x4 == (x1 \/ entry_0_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_0_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x14 == ((x12 /\ pool_0_running) \/ left_0_0_running)
+         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1)
+         x3 == (IF x1 THEN entry_0_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_0_unreclaimed ELSE entry_0_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x9 == ((~x1 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_0_state \in {"LIVE", "MINTED"} /\ (x2 \/ (~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_0_state)
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ ~x1)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((x2 \/ (~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((~x1 \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_0_turn' = -1
-         /\ entry_0_leases' = x6
-         /\ entry_0_failed' = (~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x13 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
+         /\ entry_0_leases' = x3
+         /\ entry_0_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x8 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x7 ELSE 0)
          /\ entry_0_holders' = entry_0_holders - 1
-         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_0_0_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = (~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x12 \/ ~x17) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_0_0_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_1_noted ELSE 0)
+         /\ pool_0_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_recorded, entry_1_state,
                          entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded, entry_1_before,
                          entry_1_unreclaimed, entry_1_holders, domain_0_capturing, domain_1, pool_0_graphs, pool_1, pool_2,
@@ -1068,55 +1005,49 @@ fail_launch_e1 ==
          \* entry: REPLAYING --replay_fail[other leases left]--> REPLAYING
   /\ LET x1 == (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)
          \* entry: REPLAYING --replay_fail[last lease]--> FAILED
-         x2 == (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases)
-         x3 == (IF x1 THEN entry_1_leases - 1 ELSE entry_1_leases)
-         x4 == (x1 \/ entry_1_failed)
-         x5 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x6 == (IF x2 THEN 0 ELSE x3)
-         x7 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x8 == (IF x2 THEN component_0_bound - 1 ELSE component_0_bound)
-         x9 == (IF x2 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x10 == (x2 \/ x4)
-         x11 == (IF x2 THEN "FAILED" ELSE x5)
-         x12 == (x2 \/ (~x1 /\ entry_1_state \in {"EVICTED", "FAILED"}))
-         x13 == (IF x12 THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
-         x14 == ((x12 /\ pool_2_running) \/ left_1_2_running)
+         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1)
+         x3 == (IF x1 THEN entry_1_leases - 1 ELSE 0)
+         x4 == (IF x1 THEN "REPLAYING" ELSE "FAILED")
+         x5 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x6 == (IF x1 THEN component_0_bound ELSE component_0_bound - 1)
+         x7 == (IF x1 THEN entry_1_unreclaimed ELSE entry_1_unreclaimed + 1)
+         x8 == (IF ~x1 THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
+         x9 == ((~x1 /\ pool_2_running) \/ left_1_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x15 == (component_0_state = "BOUND" /\ x8 = 0)
-         x16 == (IF (x12 /\ x15) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x6 = 0)
+         x11 == (IF ~x1 THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x17 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x2 \/ (~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x18 == (IF (x12 /\ x17) THEN "RETIRED" ELSE pool_2_state)
+         x12 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x1)
+         x13 == (IF ~x1 THEN (IF x12 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x19 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
+         x14 == (x11 = "REPLAYING" /\ x5 = 0 /\ 0 < x6)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x20 == ((~x12 \/ ~x15) /\ component_0_state = "REPLAYING" /\ x7 = 0 /\ x8 = 0 /\ ((x12 /\ x15) \/ component_0_state # "REPLAYING" \/ x7 # 0 \/ 0 >= x8))
-         x21 == (IF x19 THEN "BOUND" ELSE x16)
-         x22 == (IF x20 THEN "EVICTED" ELSE x21)
-         x23 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x2 \/ (~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch))
+         x15 == (x11 = "REPLAYING" /\ x5 = 0 /\ x6 = 0)
+         x16 == (IF x14 THEN "BOUND" ELSE (IF x15 THEN "EVICTED" ELSE x11))
+         x17 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (~x1 \/ entry_1_noted = component_0_epoch))
      IN
          \* REPLAYING --replay_fail[other leases left]--> REPLAYING or REPLAYING --replay_fail[last lease]--> FAILED.
-         /\ ((entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases))) = TRUE
+         /\ (x1 \/ x2) = TRUE
          /\ domain_1_turn' = -1
-         /\ entry_1_leases' = x6
-         /\ entry_1_failed' = (~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ x10)
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x2 /\ (x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}))) THEN x11 ELSE "EAGER")
-         /\ component_0_leased' = x7
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "REPLAYING")) THEN x8 ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x13 + left_1_2_attempts) # 0)) THEN x9 ELSE 0)
+         /\ entry_1_leases' = x3
+         /\ entry_1_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"})
+         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x4 ELSE "EAGER")
+         /\ component_0_leased' = x5
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 = "REPLAYING")) THEN x6 ELSE 0)
+         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x8 + left_1_2_attempts) # 0)) THEN x7 ELSE 0)
          /\ entry_1_holders' = entry_1_holders - 1
-         /\ left_1_2_graphs' = (IF manager_state # "POISONED" THEN x13 ELSE 0)
-         /\ left_1_2_running' = (manager_state # "POISONED" /\ (x13 # 0 \/ left_1_2_attempts # 0) /\ x14)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x22 ELSE "EAGER")
-         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ ((~x12 \/ ~x17) /\ pool_2_state = "RECORDING")) THEN x18 ELSE "GONE")
-         /\ component_0_before' = (IF (~x20 /\ ~x19 /\ (~x12 \/ ~x15) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x23) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x23) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_before' = (IF (~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x2 /\ (x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x23) THEN entry_1_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x12 \/ ~x17) /\ pool_2_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (manager_state # "POISONED" /\ ((x12 /\ x17) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_1_2_graphs' = (IF manager_state # "POISONED" THEN x8 ELSE 0)
+         /\ left_1_2_running' = (manager_state # "POISONED" /\ (x8 # 0 \/ left_1_2_attempts # 0) /\ x9)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x14 /\ ~x15 /\ x11 \in {"CAPTURING", "REPLAYING"})) THEN x16 ELSE "EAGER")
+         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ x13 = "RECORDING") THEN x13 ELSE "GONE")
+         /\ component_0_before' = (IF (~x14 /\ ~x15 /\ x11 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x17) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x17) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ x1 /\ ~x17) THEN entry_1_noted ELSE 0)
+         /\ pool_2_before' = (IF (x13 = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (manager_state # "POISONED" /\ x13 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_state, entry_0_leases,
                          entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed,
                          entry_0_holders, entry_1_recorded, domain_0, domain_1_capturing, pool_0, pool_1, pool_2_graphs,
@@ -1128,66 +1059,55 @@ release_e0 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases))
+         x2 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed))
+         x3 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed \/ (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases)) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ ~entry_0_retiring \/ entry_0_failed \/ (entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed)))
-         x5 == (IF x1 THEN entry_0_leases - 1 ELSE entry_0_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_0_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_0_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_0_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x22 == ((x20 /\ pool_0_running) \/ left_0_0_running)
+         x4 == (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_failed)
+         x5 == (IF x1 THEN entry_0_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_0_unreclaimed ELSE (IF x2 THEN entry_0_unreclaimed ELSE entry_0_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x12 == ((x10 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_0_state \in {"LIVE", "MINTED"} /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_0_state)
+         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ ~x1 /\ ~x2)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == (((~x1 /\ ~x2) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_0_state = "REPLAYING" /\ 1 < entry_0_leases) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ ~entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases)) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_retiring /\ ~entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed)) \/ (entry_0_state = "REPLAYING" /\ entry_0_leases = 1 /\ entry_0_failed /\ (entry_0_state # "REPLAYING" \/ 1 >= entry_0_leases) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ entry_0_retiring \/ entry_0_failed) /\ (entry_0_state # "REPLAYING" \/ entry_0_leases # 1 \/ ~entry_0_retiring \/ entry_0_failed))) = TRUE
-         /\ entry_0_leases' = x15
-         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x21 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_0_leases' = x5
+         /\ entry_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ ((x11 + left_0_0_attempts) + (left_0_1_graphs + left_0_1_attempts)) # 0)) THEN x9 ELSE 0)
          /\ entry_0_holders' = entry_0_holders - 1
-         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_0_0_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
-         /\ entry_0_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_0_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x20 \/ ~x25) /\ pool_0_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ left_0_0_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_0_0_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_0_0_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_0_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_retiring)
+         /\ entry_0_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_failed)
+         /\ entry_0_before' = "EAGER"
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_1_noted ELSE 0)
+         /\ pool_0_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_recorded, entry_1_state,
                          entry_1_leases, entry_1_retiring, entry_1_failed, entry_1_recorded, entry_1_before,
                          entry_1_unreclaimed, entry_1_holders, domain_0, domain_1, pool_0_graphs, pool_1, pool_2,
@@ -1199,66 +1119,55 @@ release_e1 ==
          \* entry: REPLAYING --release[other leases left]--> REPLAYING
   /\ LET x1 == (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)
          \* entry: REPLAYING --release[last lease & not retiring & not failed]--> BOUND
-         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases))
+         x2 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed)
          \* entry: REPLAYING --release[last lease & retiring & not failed]--> EVICTED
-         x3 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed))
+         x3 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed)
          \* entry: REPLAYING --release[last lease & failed]--> FAILED
-         x4 == ((entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed \/ (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases)) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ ~entry_1_retiring \/ entry_1_failed \/ (entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed)))
-         x5 == (IF x1 THEN entry_1_leases - 1 ELSE entry_1_leases)
-         x6 == (IF x1 THEN "REPLAYING" ELSE entry_1_state)
-         x7 == (IF x2 THEN 0 ELSE x5)
-         x8 == (IF x2 THEN component_0_leased - 1 ELSE component_0_leased)
-         x9 == (IF x2 THEN "BOUND" ELSE x6)
-         x10 == (IF x3 THEN 0 ELSE x7)
-         x11 == (IF x3 THEN component_0_leased - 1 ELSE x8)
-         x12 == (IF x3 THEN component_0_bound - 1 ELSE component_0_bound)
-         x13 == (IF x3 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x14 == (IF x3 THEN "EVICTED" ELSE x9)
-         x15 == (IF x4 THEN 0 ELSE x10)
-         x16 == (IF x4 THEN component_0_leased - 1 ELSE x11)
-         x17 == (IF x4 THEN component_0_bound - 1 ELSE x12)
-         x18 == (IF x4 THEN entry_1_unreclaimed + 1 ELSE x13)
-         x19 == (IF x4 THEN "FAILED" ELSE x14)
-         x20 == (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_1_state \in {"EVICTED", "FAILED"}))
-         x21 == (IF x20 THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
-         x22 == ((x20 /\ pool_2_running) \/ left_1_2_running)
+         x4 == (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_failed)
+         x5 == (IF x1 THEN entry_1_leases - 1 ELSE 0)
+         x6 == (IF x1 THEN "REPLAYING" ELSE (IF x2 THEN "BOUND" ELSE (IF x3 THEN "EVICTED" ELSE "FAILED")))
+         x7 == (IF x1 THEN component_0_leased ELSE component_0_leased - 1)
+         x8 == (IF x1 THEN component_0_bound ELSE (IF x2 THEN component_0_bound ELSE component_0_bound - 1))
+         x9 == (IF x1 THEN entry_1_unreclaimed ELSE (IF x2 THEN entry_1_unreclaimed ELSE entry_1_unreclaimed + 1))
+         x10 == (~x1 /\ ~x2)
+         x11 == (IF x10 THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
+         x12 == ((x10 /\ pool_2_running) \/ left_1_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x23 == (component_0_state = "BOUND" /\ x17 = 0)
-         x24 == (IF (x20 /\ x23) THEN "EVICTED" ELSE component_0_state)
+         x13 == (component_0_state = "BOUND" /\ x8 = 0)
+         x14 == (IF x10 THEN (IF x13 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x25 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
-         x26 == (IF (x20 /\ x25) THEN "RETIRED" ELSE pool_2_state)
+         x15 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x1 /\ ~x2)
+         x16 == (IF x10 THEN (IF x15 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* component: REPLAYING --last_release[no entry leased & an entry is left, or all come lazily]--> BOUND
-         x27 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ 0 < x17)
+         x17 == (x14 = "REPLAYING" /\ x7 = 0 /\ 0 < x8)
          \* component: REPLAYING --last_release[no entry leased & no entry is left]--> EVICTED
-         x28 == ((~x20 \/ ~x23) /\ component_0_state = "REPLAYING" /\ x16 = 0 /\ x17 = 0 /\ ((x20 /\ x23) \/ component_0_state # "REPLAYING" \/ x16 # 0 \/ 0 >= x17))
-         x29 == (IF x27 THEN "BOUND" ELSE x24)
-         x30 == (IF x28 THEN "EVICTED" ELSE x29)
-         x31 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x4 \/ x3 \/ (~x2 /\ ~x1 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch))
+         x18 == (x14 = "REPLAYING" /\ x7 = 0 /\ x8 = 0)
+         x19 == (IF x17 THEN "BOUND" ELSE (IF x18 THEN "EVICTED" ELSE x14))
+         x20 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x1 /\ ~x2) \/ entry_1_noted = component_0_epoch))
      IN
          \* REPLAYING --release[other leases left]--> REPLAYING or REPLAYING --release[last lease & not retiring & not failed]-->
          \* BOUND or REPLAYING --release[last lease & retiring & not failed]--> EVICTED or REPLAYING --release[last lease &
          \* failed]--> FAILED.
-         /\ ((entry_1_state = "REPLAYING" /\ 1 < entry_1_leases) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ ~entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases)) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_retiring /\ ~entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed)) \/ (entry_1_state = "REPLAYING" /\ entry_1_leases = 1 /\ entry_1_failed /\ (entry_1_state # "REPLAYING" \/ 1 >= entry_1_leases) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ entry_1_retiring \/ entry_1_failed) /\ (entry_1_state # "REPLAYING" \/ entry_1_leases # 1 \/ ~entry_1_retiring \/ entry_1_failed))) = TRUE
-         /\ entry_1_leases' = x15
-         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state \in {"CAPTURING", "REPLAYING"}))) THEN x19 ELSE "EAGER")
-         /\ component_0_leased' = x16
-         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "REPLAYING")) THEN x17 ELSE 0)
-         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x21 + left_1_2_attempts) # 0)) THEN x18 ELSE 0)
+         /\ (x1 \/ x2 \/ x3 \/ x4) = TRUE
+         /\ entry_1_leases' = x5
+         /\ entry_1_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ x1) THEN x6 ELSE "EAGER")
+         /\ component_0_leased' = x7
+         /\ component_0_bound' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 = "REPLAYING")) THEN x8 ELSE 0)
+         /\ entry_1_unreclaimed' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (manager_state # "POISONED" /\ (x11 + left_1_2_attempts) # 0)) THEN x9 ELSE 0)
          /\ entry_1_holders' = entry_1_holders - 1
-         /\ left_1_2_graphs' = (IF manager_state # "POISONED" THEN x21 ELSE 0)
-         /\ left_1_2_running' = (manager_state # "POISONED" /\ (x21 # 0 \/ left_1_2_attempts # 0) /\ x22)
-         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state \in {"CAPTURING", "REPLAYING"})) THEN x30 ELSE "EAGER")
-         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ ((~x20 \/ ~x25) /\ pool_2_state = "RECORDING")) THEN x26 ELSE "GONE")
-         /\ component_0_before' = (IF (~x28 /\ ~x27 /\ (~x20 \/ ~x23) /\ component_0_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x31) THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x31) THEN entry_0_noted ELSE 0)
-         /\ entry_1_retiring' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
-         /\ entry_1_failed' = (~x4 /\ ~x3 /\ ~x2 /\ (x1 \/ entry_1_state = "REPLAYING") /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x4 /\ ~x3 /\ ~x2 /\ ~x1 /\ entry_1_state = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x4 /\ ~x3 /\ (x2 \/ x1 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x31) THEN entry_1_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x20 \/ ~x25) /\ pool_2_state = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (manager_state # "POISONED" /\ ((x20 /\ x25) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ left_1_2_graphs' = (IF manager_state # "POISONED" THEN x11 ELSE 0)
+         /\ left_1_2_running' = (manager_state # "POISONED" /\ (x11 # 0 \/ left_1_2_attempts # 0) /\ x12)
+         /\ component_0_state' = (IF (manager_state \notin {"CLOSED", "POISONED"} \/ (~x17 /\ ~x18 /\ x14 \in {"CAPTURING", "REPLAYING"})) THEN x19 ELSE "EAGER")
+         /\ pool_2_state' = (IF (manager_state # "POISONED" \/ x16 = "RECORDING") THEN x16 ELSE "GONE")
+         /\ component_0_before' = (IF (~x17 /\ ~x18 /\ x14 = "CAPTURING" /\ manager_state \notin {"CLOSED", "POISONED"}) THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ ~x20) THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x20) THEN entry_0_noted ELSE 0)
+         /\ entry_1_retiring' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_retiring)
+         /\ entry_1_failed' = (x1 /\ manager_state \notin {"CLOSED", "POISONED"} /\ entry_1_failed)
+         /\ entry_1_before' = "EAGER"
+         /\ entry_1_noted' = (IF (manager_state \notin {"CLOSED", "POISONED"} /\ (x1 \/ x2) /\ ~x20) THEN entry_1_noted ELSE 0)
+         /\ pool_2_before' = (IF (x16 = "RECORDING" /\ manager_state # "POISONED") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (manager_state # "POISONED" /\ x16 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_held, component_0_resident, entry_0_state, entry_0_leases,
                          entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before, entry_0_unreclaimed,
                          entry_0_holders, entry_1_recorded, domain_0, domain_1, pool_0, pool_1, pool_2_graphs, left_0_0,
@@ -1274,39 +1183,38 @@ evict_d0 ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x7 == (x1 \/ x2)
-         x8 == (~x2 /\ x1)
-         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (~x1 /\ x2)
+         x7 == (x2 \/ x1)
+         x8 == (IF (x7 /\ x1) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x9 == ((x7 /\ x1 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x11 == (component_0_state = "BOUND" /\ x3 = 0)
-         x12 == (IF (x7 /\ x8 /\ x11) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x3 = 0)
+         x11 == (IF (x7 /\ x1) THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ ~x2 /\ x1)
-         x14 == (IF (x7 /\ x8 /\ x13) THEN "RETIRED" ELSE pool_0_state)
-         x15 == (((~x2 /\ x1) \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
+         x12 == (pool_0_state \in {"LIVE", "MINTED"} /\ x1)
+         x13 == (IF (x7 /\ x1) THEN (IF x12 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
+         x14 == ((x1 \/ entry_0_noted = component_0_epoch) /\ (entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_1_noted = component_0_epoch))
      IN
          /\ component_0_bound' = x3
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x6
-         /\ entry_0_retiring' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x2)
-         /\ left_0_0_graphs' = x9
-         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
-         /\ component_0_state' = x12
-         /\ pool_0_state' = x14
-         /\ component_0_before' = (IF ((~x7 \/ ~x8 \/ ~x11) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x15 THEN component_0_epoch ELSE 0)
-         /\ entry_0_failed' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ entry_0_failed)
+         /\ entry_0_state' = x5
+         /\ entry_0_retiring' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x6)
+         /\ left_0_0_graphs' = x8
+         /\ left_0_0_running' = ((x8 # 0 \/ left_0_0_attempts # 0) /\ x9)
+         /\ component_0_state' = x11
+         /\ pool_0_state' = x13
+         /\ component_0_before' = (IF x11 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x14 THEN component_0_epoch ELSE 0)
+         /\ entry_0_failed' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ entry_0_failed)
          /\ entry_0_before' = "EAGER"
-         /\ entry_0_noted' = (IF ((x2 \/ ~x1) /\ ~x15) THEN entry_0_noted ELSE 0)
-         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x15) THEN entry_1_noted ELSE 0)
-         /\ pool_0_before' = (IF ((~x7 \/ ~x8 \/ ~x13) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (((x7 /\ x8 /\ x13) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ entry_0_noted' = (IF (~x1 /\ ~x14) THEN entry_0_noted ELSE 0)
+         /\ entry_1_noted' = (IF (entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x14) THEN entry_1_noted ELSE 0)
+         /\ pool_0_before' = (IF x13 = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x13 # "GONE" /\ pool_0_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident, entry_0_leases,
                          entry_0_recorded, entry_0_holders, entry_1_state, entry_1_leases, entry_1_retiring, entry_1_failed,
                          entry_1_recorded, entry_1_before, entry_1_unreclaimed, entry_1_holders, domain_0, domain_1,
@@ -1322,39 +1230,38 @@ evict_d1 ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_1_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_1_state = "REPLAYING" /\ domain_1_capturing = 0 /\ (entry_1_state # "BOUND" \/ domain_1_capturing # 0))
+         x2 == (entry_1_state = "REPLAYING" /\ domain_1_capturing = 0)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_1_state)
-         x6 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x7 == (x1 \/ x2)
-         x8 == (~x2 /\ x1)
-         x9 == (IF (x7 /\ x8) THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
-         x10 == ((x7 /\ x8 /\ pool_2_running) \/ left_1_2_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_1_state))
+         x6 == (~x1 /\ x2)
+         x7 == (x2 \/ x1)
+         x8 == (IF (x7 /\ x1) THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
+         x9 == ((x7 /\ x1 /\ pool_2_running) \/ left_1_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x11 == (component_0_state = "BOUND" /\ x3 = 0)
-         x12 == (IF (x7 /\ x8 /\ x11) THEN "EVICTED" ELSE component_0_state)
+         x10 == (component_0_state = "BOUND" /\ x3 = 0)
+         x11 == (IF (x7 /\ x1) THEN (IF x10 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x13 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x2 /\ x1)
-         x14 == (IF (x7 /\ x8 /\ x13) THEN "RETIRED" ELSE pool_2_state)
-         x15 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ ((~x2 /\ x1) \/ entry_1_noted = component_0_epoch))
+         x12 == (pool_2_state \in {"LIVE", "MINTED"} /\ x1)
+         x13 == (IF (x7 /\ x1) THEN (IF x12 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
+         x14 == ((entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_0_noted = component_0_epoch) /\ (x1 \/ entry_1_noted = component_0_epoch))
      IN
          /\ component_0_bound' = x3
          /\ entry_1_unreclaimed' = x4
-         /\ entry_1_state' = x6
-         /\ entry_1_retiring' = ((x2 \/ (~x1 /\ entry_1_state = "REPLAYING")) /\ x2)
-         /\ left_1_2_graphs' = x9
-         /\ left_1_2_running' = ((x9 # 0 \/ left_1_2_attempts # 0) /\ x10)
-         /\ component_0_state' = x12
-         /\ pool_2_state' = x14
-         /\ component_0_before' = (IF ((~x7 \/ ~x8 \/ ~x11) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x15 THEN component_0_epoch ELSE 0)
-         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x15) THEN entry_0_noted ELSE 0)
-         /\ entry_1_failed' = ((x2 \/ (~x1 /\ entry_1_state = "REPLAYING")) /\ entry_1_failed)
+         /\ entry_1_state' = x5
+         /\ entry_1_retiring' = (~x1 /\ (x2 \/ entry_1_state = "REPLAYING") /\ x6)
+         /\ left_1_2_graphs' = x8
+         /\ left_1_2_running' = ((x8 # 0 \/ left_1_2_attempts # 0) /\ x9)
+         /\ component_0_state' = x11
+         /\ pool_2_state' = x13
+         /\ component_0_before' = (IF x11 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x14 THEN component_0_epoch ELSE 0)
+         /\ entry_0_noted' = (IF (entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"} /\ ~x14) THEN entry_0_noted ELSE 0)
+         /\ entry_1_failed' = (~x1 /\ (x2 \/ entry_1_state = "REPLAYING") /\ entry_1_failed)
          /\ entry_1_before' = "EAGER"
-         /\ entry_1_noted' = (IF ((x2 \/ ~x1) /\ ~x15) THEN entry_1_noted ELSE 0)
-         /\ pool_2_before' = (IF ((~x7 \/ ~x8 \/ ~x13) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (((x7 /\ x8 /\ x13) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ entry_1_noted' = (IF (~x1 /\ ~x14) THEN entry_1_noted ELSE 0)
+         /\ pool_2_before' = (IF x13 = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x13 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident, entry_0_state,
                          entry_0_leases, entry_0_retiring, entry_0_failed, entry_0_recorded, entry_0_before,
                          entry_0_unreclaimed, entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, domain_0,
@@ -1645,69 +1552,67 @@ invalidate ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ (x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_1_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_1_capturing # 0))
-         x18 == (IF x16 THEN x3 - 1 ELSE x3)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
-         x26 == ((x23 /\ x24 /\ pool_2_running) \/ left_1_2_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN x3 - 1 ELSE x3)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
+         x24 == ((x21 /\ x22 /\ pool_2_running) \/ left_1_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE x13)
+         x25 == (x12 = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE pool_2_state)
-         x31 == (~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
+         x27 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
+         x29 == ((x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) /\ (x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
      IN
-         /\ component_0_epoch' = (IF ~x31 THEN 1 ELSE 0)
+         /\ component_0_epoch' = (IF ~x29 THEN 1 ELSE 0)
          /\ entry_0_noted' = 0
          /\ entry_1_noted' = 0
-         /\ component_0_bound' = x18
+         /\ component_0_bound' = x17
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x7
-         /\ entry_0_retiring' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x6)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x28
-         /\ pool_0_state' = x15
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x22
-         /\ entry_1_retiring' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x21)
-         /\ left_1_2_graphs' = x25
-         /\ left_1_2_running' = ((x25 # 0 \/ left_1_2_attempts # 0) /\ x26)
-         /\ pool_2_state' = x30
-         /\ component_0_before' = (IF ((~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ entry_0_failed' = ((x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ entry_0_failed)
-         /\ entry_0_before' = (IF (~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_1_failed' = ((x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ entry_1_failed)
-         /\ entry_1_before' = (IF (~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ pool_0_before' = (IF ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = (((x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
-         /\ pool_2_before' = (IF ((~x23 \/ ~x24 \/ ~x29) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = (((x23 /\ x24 /\ x29) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ entry_0_state' = x5
+         /\ entry_0_retiring' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x6)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x26
+         /\ pool_0_state' = x14
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x19
+         /\ entry_1_retiring' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x20)
+         /\ left_1_2_graphs' = x23
+         /\ left_1_2_running' = ((x23 # 0 \/ left_1_2_attempts # 0) /\ x24)
+         /\ pool_2_state' = x28
+         /\ component_0_before' = (IF x26 = "CAPTURING" THEN component_0_before ELSE "EAGER")
+         /\ entry_0_failed' = (~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ entry_0_failed)
+         /\ entry_0_before' = (IF (~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_1_failed' = (~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ entry_1_failed)
+         /\ entry_1_before' = (IF (~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ pool_0_before' = (IF x14 = "RECORDING" THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = (x14 # "GONE" /\ pool_0_running)
+         /\ pool_2_before' = (IF x28 = "RECORDING" THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = (x28 # "GONE" /\ pool_2_running)
          /\ UNCHANGED <<manager, transaction, gate, component_0_leased, component_0_held, component_0_resident, entry_0_leases,
                          entry_0_recorded, entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, domain_0,
                          domain_1, pool_0_graphs, pool_1, pool_2_graphs, left_0_0_attempts, left_0_1, left_1_2_attempts>>
@@ -1840,96 +1745,92 @@ release_all ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
   /\ LET x1 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
+         x2 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
          x3 == (IF x1 THEN component_0_bound - 1 ELSE component_0_bound)
          x4 == (IF x1 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x5 == (IF x1 THEN "EVICTED" ELSE entry_0_state)
-         x6 == (x2 \/ entry_0_retiring)
-         x7 == (IF x2 THEN "REPLAYING" ELSE x5)
-         x8 == (x1 \/ x2)
-         x9 == (~x2 /\ (x1 \/ entry_0_state = "EVICTED"))
-         x10 == (IF (x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x11 == ((x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
+         x5 == (IF x1 THEN "EVICTED" ELSE (IF x2 THEN "REPLAYING" ELSE entry_0_state))
+         x6 == (IF x1 THEN entry_0_retiring ELSE (x2 \/ entry_0_retiring))
+         x7 == (x2 \/ x1)
+         x8 == (x1 \/ (~x2 /\ entry_0_state = "EVICTED"))
+         x9 == (IF (x7 /\ x8) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x10 == ((x7 /\ x8 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x12 == (component_0_state = "BOUND" /\ x3 = 0)
-         x13 == (IF (x8 /\ x9 /\ x12) THEN "EVICTED" ELSE component_0_state)
+         x11 == (component_0_state = "BOUND" /\ x3 = 0)
+         x12 == (IF (x7 /\ x8) THEN (IF x11 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ ~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x15 == (IF (x8 /\ x9 /\ x14) THEN "RETIRED" ELSE pool_0_state)
+         x13 == (pool_0_state \in {"LIVE", "MINTED"} /\ (x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x14 == (IF (x7 /\ x8) THEN (IF x13 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x16 == (entry_1_state = "BOUND" /\ domain_1_capturing = 0)
+         x15 == (entry_1_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x17 == (entry_1_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_1_capturing # 0))
-         x18 == (IF x16 THEN x3 - 1 ELSE x3)
-         x19 == (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x20 == (IF x16 THEN "EVICTED" ELSE entry_1_state)
-         x21 == (x17 \/ entry_1_retiring)
-         x22 == (IF x17 THEN "REPLAYING" ELSE x20)
-         x23 == (x16 \/ x17)
-         x24 == (~x17 /\ (x16 \/ entry_1_state = "EVICTED"))
-         x25 == (IF (x23 /\ x24) THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
-         x26 == ((x23 /\ x24 /\ pool_2_running) \/ left_1_2_running)
+         x16 == (entry_1_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_1_retiring)
+         x17 == (IF x15 THEN x3 - 1 ELSE x3)
+         x18 == (IF x15 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
+         x19 == (IF x15 THEN "EVICTED" ELSE (IF x16 THEN "REPLAYING" ELSE entry_1_state))
+         x20 == (IF x15 THEN entry_1_retiring ELSE (x16 \/ entry_1_retiring))
+         x21 == (x16 \/ x15)
+         x22 == (x15 \/ (~x16 /\ entry_1_state = "EVICTED"))
+         x23 == (IF (x21 /\ x22) THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
+         x24 == ((x21 /\ x22 /\ pool_2_running) \/ left_1_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x27 == ((~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "BOUND" /\ x18 = 0)
-         x28 == (IF (x23 /\ x24 /\ x27) THEN "EVICTED" ELSE x13)
+         x25 == (x12 = "BOUND" /\ x17 = 0)
+         x26 == (IF (x21 /\ x22) THEN (IF x25 THEN "EVICTED" ELSE x12) ELSE x12)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x29 == (pool_2_state \in {"LIVE", "MINTED"} /\ ~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x30 == (IF (x23 /\ x24 /\ x29) THEN "RETIRED" ELSE pool_2_state)
+         x27 == (pool_2_state \in {"LIVE", "MINTED"} /\ (x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x28 == (IF (x21 /\ x22) THEN (IF x27 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x31 == ((~x8 \/ ~x9 \/ ~x14) /\ pool_0_state \in {"LIVE", "MINTED"} /\ ~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x32 == (IF x31 THEN "RETIRED" ELSE x15)
+         x29 == (x14 \in {"LIVE", "MINTED"} /\ (x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x30 == (IF x29 THEN "RETIRED" ELSE x14)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x33 == ((~x23 \/ ~x24 \/ ~x29) /\ pool_2_state \in {"LIVE", "MINTED"} /\ ~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x34 == (IF x33 THEN "RETIRED" ELSE x30)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x35 == ((x23 /\ x24 /\ x27) \/ (x8 /\ x9 /\ x12) \/ component_0_state \in {"EVICTED", "FAILED"})
-         x36 == (IF x35 THEN "EAGER" ELSE x28)
+         x31 == (x28 \in {"LIVE", "MINTED"} /\ (x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})))
+         x32 == (IF x31 THEN "RETIRED" ELSE x28)
+         x33 == (IF x26 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x26)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x37 == (~x2 /\ (x1 \/ entry_0_state \in {"EVICTED", "FAILED"}) /\ x4 = 0)
-         x38 == (~x37 /\ x6)
-         x39 == (~x37 /\ entry_0_failed)
-         x40 == (IF x37 THEN "EAGER" ELSE x7)
+         x34 == ((x1 \/ (~x2 /\ entry_0_state \in {"EVICTED", "FAILED"})) /\ x4 = 0)
+         x35 == (~x34 /\ x6)
+         x36 == (~x34 /\ entry_0_failed)
+         x37 == (IF x34 THEN "EAGER" ELSE x5)
          \* entry: FAILED|EVICTED --forget[all reclaimed]--> EAGER
-         x41 == (~x17 /\ (x16 \/ entry_1_state \in {"EVICTED", "FAILED"}) /\ x19 = 0)
-         x42 == (~x41 /\ x21)
-         x43 == (~x41 /\ entry_1_failed)
-         x44 == (IF x41 THEN "EAGER" ELSE x22)
-         x45 == ((x37 \/ (~x2 /\ (x1 \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_0_noted = component_0_epoch) /\ (x41 \/ (~x17 /\ (x16 \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"})) \/ entry_1_noted = component_0_epoch))
+         x38 == ((x15 \/ (~x16 /\ entry_1_state \in {"EVICTED", "FAILED"})) /\ x18 = 0)
+         x39 == (~x38 /\ x20)
+         x40 == (~x38 /\ entry_1_failed)
+         x41 == (IF x38 THEN "EAGER" ELSE x19)
+         x42 == ((x34 \/ x1 \/ (~x2 /\ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_0_noted = component_0_epoch) /\ (x38 \/ x15 \/ (~x16 /\ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}) \/ entry_1_noted = component_0_epoch))
      IN
          \* SERVING --release[no lease held]--> PREPARED.
          /\ manager_state = "SERVING"
          /\ (entry_0_leases + entry_1_leases) = 0
-         /\ component_0_bound' = x18
+         /\ component_0_bound' = x17
          /\ entry_0_unreclaimed' = x4
-         /\ entry_0_state' = x40
-         /\ entry_0_retiring' = (~x37 /\ (x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x38)
-         /\ left_0_0_graphs' = x10
-         /\ left_0_0_running' = ((x10 # 0 \/ left_0_0_attempts # 0) /\ x11)
-         /\ component_0_state' = x36
-         /\ pool_0_state' = x32
-         /\ entry_1_unreclaimed' = x19
-         /\ entry_1_state' = x44
-         /\ entry_1_retiring' = (~x41 /\ (x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x42)
-         /\ left_1_2_graphs' = x25
-         /\ left_1_2_running' = ((x25 # 0 \/ left_1_2_attempts # 0) /\ x26)
-         /\ pool_2_state' = x34
+         /\ entry_0_state' = x37
+         /\ entry_0_retiring' = (~x34 /\ ~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x35)
+         /\ left_0_0_graphs' = x9
+         /\ left_0_0_running' = ((x9 # 0 \/ left_0_0_attempts # 0) /\ x10)
+         /\ component_0_state' = x33
+         /\ pool_0_state' = x30
+         /\ entry_1_unreclaimed' = x18
+         /\ entry_1_state' = x41
+         /\ entry_1_retiring' = (~x38 /\ ~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x39)
+         /\ left_1_2_graphs' = x23
+         /\ left_1_2_running' = ((x23 # 0 \/ left_1_2_attempts # 0) /\ x24)
+         /\ pool_2_state' = x32
          /\ manager_state' = "PREPARED"
-         /\ entry_0_failed' = (~x37 /\ (x2 \/ (~x1 /\ entry_0_state = "REPLAYING")) /\ x39)
-         /\ entry_1_failed' = (~x41 /\ (x17 \/ (~x16 /\ entry_1_state = "REPLAYING")) /\ x43)
+         /\ entry_0_failed' = (~x34 /\ ~x1 /\ (x2 \/ entry_0_state = "REPLAYING") /\ x36)
+         /\ entry_1_failed' = (~x38 /\ ~x15 /\ (x16 \/ entry_1_state = "REPLAYING") /\ x40)
          /\ manager_before' = "PREPARED"
          /\ transaction_failed' = FALSE
-         /\ component_0_before' = (IF (~x35 /\ (~x23 \/ ~x24 \/ ~x27) /\ (~x8 \/ ~x9 \/ ~x12) /\ component_0_state = "CAPTURING") THEN component_0_before ELSE "EAGER")
-         /\ component_0_epoch' = (IF ~x45 THEN component_0_epoch ELSE 0)
-         /\ entry_0_before' = (IF (~x37 /\ ~x2 /\ ~x1 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
-         /\ entry_0_noted' = (IF (~x37 /\ (x2 \/ (~x1 /\ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x45) THEN entry_0_noted ELSE 0)
-         /\ entry_1_before' = (IF (~x41 /\ ~x17 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
-         /\ entry_1_noted' = (IF (~x41 /\ (x17 \/ (~x16 /\ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"})) /\ ~x45) THEN entry_1_noted ELSE 0)
-         /\ pool_0_before' = (IF (~x31 /\ (~x8 \/ ~x9 \/ ~x14) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_0_running' = ((x31 \/ (x8 /\ x9 /\ x14) \/ pool_0_state # "GONE") /\ pool_0_running)
+         /\ component_0_before' = (IF (x26 \notin {"EVICTED", "FAILED"} /\ x26 = "CAPTURING") THEN component_0_before ELSE "EAGER")
+         /\ component_0_epoch' = (IF ~x42 THEN component_0_epoch ELSE 0)
+         /\ entry_0_before' = (IF (~x34 /\ ~x1 /\ ~x2 /\ entry_0_state = "CAPTURING") THEN entry_0_before ELSE "EAGER")
+         /\ entry_0_noted' = (IF (~x34 /\ ~x1 /\ (x2 \/ entry_0_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x42) THEN entry_0_noted ELSE 0)
+         /\ entry_1_before' = (IF (~x38 /\ ~x15 /\ ~x16 /\ entry_1_state = "CAPTURING") THEN entry_1_before ELSE "EAGER")
+         /\ entry_1_noted' = (IF (~x38 /\ ~x15 /\ (x16 \/ entry_1_state \in {"BOUND", "CAPTURING", "REPLAYING"}) /\ ~x42) THEN entry_1_noted ELSE 0)
+         /\ pool_0_before' = (IF (~x29 /\ x14 = "RECORDING") THEN pool_0_before ELSE "MINTED")
+         /\ pool_0_running' = ((x29 \/ x14 # "GONE") /\ pool_0_running)
          /\ pool_1_before' = (IF pool_1_state = "RECORDING" THEN pool_1_before ELSE "MINTED")
          /\ pool_1_running' = (pool_1_state # "GONE" /\ pool_1_running)
-         /\ pool_2_before' = (IF (~x33 /\ (~x23 \/ ~x24 \/ ~x29) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
-         /\ pool_2_running' = ((x33 \/ (x23 /\ x24 /\ x29) \/ pool_2_state # "GONE") /\ pool_2_running)
+         /\ pool_2_before' = (IF (~x31 /\ x28 = "RECORDING") THEN pool_2_before ELSE "MINTED")
+         /\ pool_2_running' = ((x31 \/ x28 # "GONE") /\ pool_2_running)
          /\ left_0_1_running' = ((left_0_1_graphs # 0 \/ left_0_1_attempts # 0) /\ left_0_1_running)
          /\ UNCHANGED <<manager_serving, transaction_kind, gate, component_0_leased, component_0_held, component_0_resident,
                          entry_0_leases, entry_0_recorded, entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders,
@@ -1945,97 +1846,93 @@ close ==
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
          x2 == (entry_0_state = "BOUND" /\ domain_0_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x3 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring /\ (entry_0_state # "BOUND" \/ domain_0_capturing # 0))
-         x4 == (IF (x1 /\ x2) THEN component_0_bound - 1 ELSE component_0_bound)
-         x5 == (IF (x1 /\ x2) THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed)
-         x6 == (IF (x1 /\ x2) THEN "EVICTED" ELSE entry_0_state)
-         x8 == (IF (x1 /\ x3) THEN "REPLAYING" ELSE x6)
-         x9 == (x2 \/ x3)
-         x10 == ((~x1 \/ ~x3) /\ ((x1 /\ x2) \/ entry_0_state = "EVICTED"))
-         x11 == (IF (x1 /\ x9 /\ x10) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
-         x12 == ((x1 /\ x9 /\ x10 /\ pool_0_running) \/ left_0_0_running)
+         x3 == (entry_0_state = "REPLAYING" /\ domain_0_capturing = 0 /\ ~entry_0_retiring)
+         x4 == (IF x1 THEN (IF x2 THEN component_0_bound - 1 ELSE component_0_bound) ELSE component_0_bound)
+         x5 == (IF x1 THEN (IF x2 THEN entry_0_unreclaimed + 1 ELSE entry_0_unreclaimed) ELSE entry_0_unreclaimed)
+         x6 == (IF x1 THEN (IF x2 THEN "EVICTED" ELSE (IF x3 THEN "REPLAYING" ELSE entry_0_state)) ELSE entry_0_state)
+         x8 == (x3 \/ x2)
+         x9 == x6 = "EVICTED"
+         x10 == (IF (x1 /\ x8 /\ x9) THEN left_0_0_graphs + 1 ELSE left_0_0_graphs)
+         x11 == ((x1 /\ x8 /\ x9 /\ pool_0_running) \/ left_0_0_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x13 == (component_0_state = "BOUND" /\ x4 = 0)
-         x14 == (IF (x1 /\ x9 /\ x10 /\ x13) THEN "EVICTED" ELSE component_0_state)
+         x12 == (component_0_state = "BOUND" /\ x4 = 0)
+         x13 == (IF (x1 /\ x8 /\ x9) THEN (IF x12 THEN "EVICTED" ELSE component_0_state) ELSE component_0_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x15 == (pool_0_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x3) /\ ((x1 /\ x2) \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x16 == (IF (x1 /\ x9 /\ x10 /\ x15) THEN "RETIRED" ELSE pool_0_state)
+         x14 == (pool_0_state \in {"LIVE", "MINTED"} /\ x6 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x15 == (IF (x1 /\ x8 /\ x9) THEN (IF x14 THEN "RETIRED" ELSE pool_0_state) ELSE pool_0_state)
          \* entry: BOUND --evict[no entry of the domain is capturing]--> EVICTED
-         x17 == (entry_1_state = "BOUND" /\ domain_1_capturing = 0)
+         x16 == (entry_1_state = "BOUND" /\ domain_1_capturing = 0)
          \* entry: REPLAYING --evict[no entry of the domain is capturing & not retiring]--> REPLAYING
-         x18 == (entry_1_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_1_retiring /\ (entry_1_state # "BOUND" \/ domain_1_capturing # 0))
-         x19 == (IF (x1 /\ x17) THEN x4 - 1 ELSE x4)
-         x20 == (IF (x1 /\ x17) THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed)
-         x21 == (IF (x1 /\ x17) THEN "EVICTED" ELSE entry_1_state)
-         x23 == (IF (x1 /\ x18) THEN "REPLAYING" ELSE x21)
-         x24 == (x17 \/ x18)
-         x25 == ((~x1 \/ ~x18) /\ ((x1 /\ x17) \/ entry_1_state = "EVICTED"))
-         x26 == (IF (x1 /\ x24 /\ x25) THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
-         x27 == ((x1 /\ x24 /\ x25 /\ pool_2_running) \/ left_1_2_running)
+         x17 == (entry_1_state = "REPLAYING" /\ domain_1_capturing = 0 /\ ~entry_1_retiring)
+         x18 == (IF x1 THEN (IF x16 THEN x4 - 1 ELSE x4) ELSE x4)
+         x19 == (IF x1 THEN (IF x16 THEN entry_1_unreclaimed + 1 ELSE entry_1_unreclaimed) ELSE entry_1_unreclaimed)
+         x20 == (IF x1 THEN (IF x16 THEN "EVICTED" ELSE (IF x17 THEN "REPLAYING" ELSE entry_1_state)) ELSE entry_1_state)
+         x22 == (x17 \/ x16)
+         x23 == x20 = "EVICTED"
+         x24 == (IF (x1 /\ x22 /\ x23) THEN left_1_2_graphs + 1 ELSE left_1_2_graphs)
+         x25 == ((x1 /\ x22 /\ x23 /\ pool_2_running) \/ left_1_2_running)
          \* component: BOUND --last_retired[no entry is left]--> EVICTED
-         x28 == ((~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "BOUND" /\ x19 = 0)
-         x29 == (IF (x1 /\ x24 /\ x25 /\ x28) THEN "EVICTED" ELSE x14)
+         x26 == (x13 = "BOUND" /\ x18 = 0)
+         x27 == (IF (x1 /\ x22 /\ x23) THEN (IF x26 THEN "EVICTED" ELSE x13) ELSE x13)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x30 == (pool_2_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x18) /\ ((x1 /\ x17) \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x31 == (IF (x1 /\ x24 /\ x25 /\ x30) THEN "RETIRED" ELSE pool_2_state)
+         x28 == (pool_2_state \in {"LIVE", "MINTED"} /\ x20 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x29 == (IF (x1 /\ x22 /\ x23) THEN (IF x28 THEN "RETIRED" ELSE pool_2_state) ELSE pool_2_state)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x32 == ((~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x3) /\ ((x1 /\ x2) \/ entry_0_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x33 == (IF (x1 /\ x32) THEN "RETIRED" ELSE x16)
+         x30 == (x15 \in {"LIVE", "MINTED"} /\ x6 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x31 == (IF x1 THEN (IF x30 THEN "RETIRED" ELSE x15) ELSE x15)
          \* pool: MINTED|LIVE --retire[the pool is ours & no live entry in its domain]--> RETIRED
-         x34 == ((~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ pool_2_state \in {"LIVE", "MINTED"} /\ (~x1 \/ ~x18) /\ ((x1 /\ x17) \/ entry_1_state \notin {"BOUND", "CAPTURING", "REPLAYING"}))
-         x35 == (IF (x1 /\ x34) THEN "RETIRED" ELSE x31)
-         \* component: FAILED|EVICTED --forget[]--> EAGER
-         x36 == ((x1 /\ x24 /\ x25 /\ x28) \/ (x1 /\ x9 /\ x10 /\ x13) \/ component_0_state \in {"EVICTED", "FAILED"})
-         x37 == (IF (x1 /\ x36) THEN "EAGER" ELSE x29)
-         x38 == manager_state = "POISONED"
-         x39 == (IF x38 THEN "GONE" ELSE x33)
-         x40 == (IF x38 THEN 0 ELSE pool_0_graphs)
-         x41 == (~x38 /\ pool_0_running)
-         x42 == (IF x38 THEN 0 ELSE x11)
-         x43 == (IF x38 THEN 0 ELSE left_0_0_attempts)
-         x44 == (~x38 /\ x12)
-         x45 == (IF x38 THEN "GONE" ELSE pool_1_state)
-         x46 == (IF x38 THEN 0 ELSE pool_1_graphs)
-         x47 == (~x38 /\ pool_1_running)
-         x48 == (IF x38 THEN 0 ELSE left_0_1_graphs)
-         x49 == (IF x38 THEN 0 ELSE left_0_1_attempts)
-         x50 == (~x38 /\ left_0_1_running)
-         x51 == (IF x38 THEN "GONE" ELSE x35)
-         x52 == (IF x38 THEN 0 ELSE pool_2_graphs)
-         x53 == (~x38 /\ pool_2_running)
-         x54 == (IF x38 THEN 0 ELSE x26)
-         x55 == (IF x38 THEN 0 ELSE left_1_2_attempts)
-         x56 == (~x38 /\ x27)
+         x32 == (x29 \in {"LIVE", "MINTED"} /\ x20 \notin {"BOUND", "CAPTURING", "REPLAYING"})
+         x33 == (IF x1 THEN (IF x32 THEN "RETIRED" ELSE x29) ELSE x29)
+         x34 == (IF x1 THEN (IF x27 \in {"EVICTED", "FAILED"} THEN "EAGER" ELSE x27) ELSE x27)
+         x35 == manager_state = "POISONED"
+         x36 == (IF x35 THEN "GONE" ELSE x31)
+         x37 == (IF x35 THEN 0 ELSE pool_0_graphs)
+         x38 == (~x35 /\ pool_0_running)
+         x39 == (IF x35 THEN 0 ELSE x10)
+         x40 == (IF x35 THEN 0 ELSE left_0_0_attempts)
+         x41 == (~x35 /\ x11)
+         x42 == (IF x35 THEN "GONE" ELSE pool_1_state)
+         x43 == (IF x35 THEN 0 ELSE pool_1_graphs)
+         x44 == (~x35 /\ pool_1_running)
+         x45 == (IF x35 THEN 0 ELSE left_0_1_graphs)
+         x46 == (IF x35 THEN 0 ELSE left_0_1_attempts)
+         x47 == (~x35 /\ left_0_1_running)
+         x48 == (IF x35 THEN "GONE" ELSE x33)
+         x49 == (IF x35 THEN 0 ELSE pool_2_graphs)
+         x50 == (~x35 /\ pool_2_running)
+         x51 == (IF x35 THEN 0 ELSE x24)
+         x52 == (IF x35 THEN 0 ELSE left_1_2_attempts)
+         x53 == (~x35 /\ x25)
      IN
          \* NEW|PREPARED|SERVING|POISONED --close[no lease held]--> CLOSED.
          /\ manager_state \in {"NEW", "POISONED", "PREPARED", "SERVING"}
          /\ (entry_0_leases + entry_1_leases) = 0
-         /\ component_0_bound' = (IF ((~x1 \/ ~x36) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state = "REPLAYING") THEN x19 ELSE 0)
-         /\ entry_0_unreclaimed' = (IF ((x42 + x43) + (x48 + x49)) # 0 THEN x5 ELSE 0)
-         /\ entry_0_state' = (IF ((x1 /\ x3) \/ ((~x1 \/ ~x2) /\ entry_0_state \in {"CAPTURING", "REPLAYING"})) THEN x8 ELSE "EAGER")
+         /\ component_0_bound' = (IF x34 = "REPLAYING" THEN x18 ELSE 0)
+         /\ entry_0_unreclaimed' = (IF ((x39 + x40) + (x45 + x46)) # 0 THEN x5 ELSE 0)
+         /\ entry_0_state' = (IF x6 \in {"CAPTURING", "REPLAYING"} THEN x6 ELSE "EAGER")
          /\ entry_0_retiring' = FALSE
-         /\ left_0_0_graphs' = x42
-         /\ left_0_0_running' = (((~x38 /\ x11 # 0) \/ (~x38 /\ left_0_0_attempts # 0)) /\ x44)
-         /\ component_0_state' = (IF ((~x1 \/ ~x36) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x28) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x13) /\ component_0_state \in {"CAPTURING", "REPLAYING"}) THEN x37 ELSE "EAGER")
-         /\ pool_0_state' = x39
-         /\ entry_1_unreclaimed' = (IF (x54 + x55) # 0 THEN x20 ELSE 0)
-         /\ entry_1_state' = (IF ((x1 /\ x18) \/ ((~x1 \/ ~x17) /\ entry_1_state \in {"CAPTURING", "REPLAYING"})) THEN x23 ELSE "EAGER")
+         /\ left_0_0_graphs' = x39
+         /\ left_0_0_running' = (((~x35 /\ x10 # 0) \/ (~x35 /\ left_0_0_attempts # 0)) /\ x41)
+         /\ component_0_state' = (IF x34 \in {"CAPTURING", "REPLAYING"} THEN x34 ELSE "EAGER")
+         /\ pool_0_state' = x36
+         /\ entry_1_unreclaimed' = (IF (x51 + x52) # 0 THEN x19 ELSE 0)
+         /\ entry_1_state' = (IF x20 \in {"CAPTURING", "REPLAYING"} THEN x20 ELSE "EAGER")
          /\ entry_1_retiring' = FALSE
-         /\ left_1_2_graphs' = x54
-         /\ left_1_2_running' = (((~x38 /\ x26 # 0) \/ (~x38 /\ left_1_2_attempts # 0)) /\ x56)
-         /\ pool_2_state' = x51
-         /\ pool_0_graphs' = x40
-         /\ pool_0_running' = (~x38 /\ ((x1 /\ x32) \/ (x1 /\ x9 /\ x10 /\ x15) \/ pool_0_state # "GONE") /\ x41)
-         /\ left_0_0_attempts' = x43
-         /\ pool_1_state' = x45
-         /\ pool_1_graphs' = x46
-         /\ pool_1_running' = (~x38 /\ pool_1_state # "GONE" /\ x47)
-         /\ left_0_1_graphs' = x48
-         /\ left_0_1_attempts' = x49
-         /\ left_0_1_running' = (((~x38 /\ left_0_1_graphs # 0) \/ (~x38 /\ left_0_1_attempts # 0)) /\ x50)
-         /\ pool_2_graphs' = x52
-         /\ pool_2_running' = (~x38 /\ ((x1 /\ x34) \/ (x1 /\ x24 /\ x25 /\ x30) \/ pool_2_state # "GONE") /\ x53)
-         /\ left_1_2_attempts' = x55
+         /\ left_1_2_graphs' = x51
+         /\ left_1_2_running' = (((~x35 /\ x24 # 0) \/ (~x35 /\ left_1_2_attempts # 0)) /\ x53)
+         /\ pool_2_state' = x48
+         /\ pool_0_graphs' = x37
+         /\ pool_0_running' = (~x35 /\ x31 # "GONE" /\ x38)
+         /\ left_0_0_attempts' = x40
+         /\ pool_1_state' = x42
+         /\ pool_1_graphs' = x43
+         /\ pool_1_running' = (~x35 /\ pool_1_state # "GONE" /\ x44)
+         /\ left_0_1_graphs' = x45
+         /\ left_0_1_attempts' = x46
+         /\ left_0_1_running' = (((~x35 /\ left_0_1_graphs # 0) \/ (~x35 /\ left_0_1_attempts # 0)) /\ x47)
+         /\ pool_2_graphs' = x49
+         /\ pool_2_running' = (~x35 /\ x33 # "GONE" /\ x50)
+         /\ left_1_2_attempts' = x52
          /\ manager_state' = "CLOSED"
          /\ manager_before' = "PREPARED"
          /\ transaction_failed' = FALSE
@@ -2049,9 +1946,9 @@ close ==
          /\ entry_1_failed' = FALSE
          /\ entry_1_before' = "EAGER"
          /\ entry_1_noted' = 0
-         /\ pool_0_before' = (IF (~x38 /\ (~x1 \/ ~x32) /\ (~x1 \/ ~x9 \/ ~x10 \/ ~x15) /\ pool_0_state = "RECORDING") THEN pool_0_before ELSE "MINTED")
-         /\ pool_1_before' = (IF (~x38 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
-         /\ pool_2_before' = (IF (~x38 /\ (~x1 \/ ~x34) /\ (~x1 \/ ~x24 \/ ~x25 \/ ~x30) /\ pool_2_state = "RECORDING") THEN pool_2_before ELSE "MINTED")
+         /\ pool_0_before' = (IF (~x35 /\ x31 = "RECORDING") THEN pool_0_before ELSE "MINTED")
+         /\ pool_1_before' = (IF (~x35 /\ pool_1_state = "RECORDING") THEN pool_1_before ELSE "MINTED")
+         /\ pool_2_before' = (IF (~x35 /\ x33 = "RECORDING") THEN pool_2_before ELSE "MINTED")
          /\ UNCHANGED <<manager_serving, transaction_kind, gate, component_0_leased, entry_0_leases, entry_0_recorded,
                          entry_0_holders, entry_1_leases, entry_1_recorded, entry_1_holders, domain_0, domain_1>>
 

@@ -27,6 +27,15 @@ NEEDED = {
         "failure_cases_clean",
     },
     "fidelity-h200": {"facts", "facts_recorded", "programs"},
+    "memory-h200": {
+        "shapes",
+        "shapes_within",
+        "worst_upper_over_actual",
+        "order_ratio",
+        "rounds",
+        "leaked_bytes",
+        "shared_stream_saved_bytes",
+    },
 }
 
 

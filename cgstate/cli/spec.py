@@ -52,7 +52,7 @@ def check(
     workers: Annotated[int, typer.Option(min=1, help="TLC's threads.")] = 2,
     heap: Annotated[int, typer.Option(min=256, help="Java's heap, MiB.")] = 2048,
     limit: Annotated[float | None, typer.Option(min=1, help="Give up after so many seconds (exit 3).")] = None,
-    log: Annotated[Path | None, typer.Option(help="Write TLC's output here, one file a configuration.")] = None,
+    log: Annotated[Path | None, typer.Option(help="A directory for TLC's output, one file a configuration.")] = None,
     as_json: Json = False,
 ) -> None:
     """Let TLC check the properties: in every state, for every step, and, with the configuration liveness, under fairness."""
@@ -64,9 +64,11 @@ def check(
         runs: list[tuple[str, Mapping[str, str], str]] = [(name, own, name)]
     else:
         runs = [(each.name, each.files(), each.module) for each in configs(config)]
+    if log is not None:
+        _make(log)
     worst, results = Exit.HOLDS, {}
     for name, files, module in runs:
-        options = tlc.Options(workers, heap, limit, log=log and log.with_suffix(f".{name}.log"))
+        options = tlc.Options(workers, heap, limit, log=log and log / f"{name}.log")
         with _tools(), _progress(name) as tick:
             result = tlc.check(files, module, options, tick)
         code = _exit_of(result)
@@ -184,6 +186,13 @@ def _shape(entries: str, threads: int, *, isolated: bool) -> Shape:
     except ValueError:
         raise ConfigError(f"--entries takes numbers, such as 1,1, not {entries!r}") from None
     return Shape(counts, threads, isolated=isolated)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory}: {error.strerror or error}") from error
 
 
 # -- words --------------------------------------------------------------------------------------------------------------

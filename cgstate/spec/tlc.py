@@ -120,7 +120,7 @@ def check(files: Mapping[str, str], module: str, options: Options, tick: Tick = 
         report = _Report()
         with _running(command, directory, options.limit_s) as (process, expired):
             assert process.stdout is not None
-            log = options.log.open("w") if options.log else None
+            log = options.log.open("w", buffering=1) if options.log else None
             try:
                 for line in process.stdout:
                     if log:

@@ -209,53 +209,55 @@ class _Run:
         self.under = outer
 
     def do(self, do: Do) -> None:
+        """One of the rows: the first that is enabled, as the engine takes it."""
         rows = list(self.rows(do))
+        if len(rows) > 1 or do.optional:
+            rows = [(row, self.name(holds, f"{do.machine}: {row.label}")) for row, holds in rows]
         if not do.optional:
-            rows = self.demand(rows)
-        state = _state(do)
-        named = [(row, self.name(holds, f"{do.machine}: {row.label}")) for row, holds in rows]
-        changes = []
-        for row, holds in named:  # all of them read what was before
-            target: Expr = row.target if isinstance(row.target, Var) else Lit(row.target)
-            effects = [(_cell(relocate(do, effect.var)), self.table(do, effect.expr)) for effect in row.effects]
-            changes.append((holds, [*effects, (state, self.table(do, target))]))
-        outer = self.under
-        taken: Expr = NO
-        for holds, effects in changes:
-            self.under = conjunction(outer, holds)
-            taken = disjunction(taken, holds)
-            for to, value in effects:
-                self.assign(to, value)
-        self.under = outer
+            rows = self.demand(do, rows)
+        taken, changes = self.changes(do, rows)
+        for to, value in changes.items():
+            self.assign(to, value)
         if do.then:
             self.branch(taken, do.then)
 
+    def changes(self, do: Do, rows: Sequence[tuple[Row, Expr]]) -> tuple[Expr, Mapping[Var, Expr]]:
+        """Whether a row is taken, and what the cells that any of them assigns are then; all read what was before."""
+        effects = []
+        for row, _ in rows:
+            target: Expr = row.target if isinstance(row.target, Var) else Lit(row.target)
+            assigned = {_cell(relocate(do, effect.var)): self.table(do, effect.expr) for effect in row.effects}
+            effects.append(assigned | {_state(do): self.table(do, target)})
+        before = {to: self.variable(Var(self.cell(to), ())) for each in effects for to in each}
+        taken: Expr = NO
+        values = dict(before)
+        for (_, holds), assigned in zip(reversed(rows), reversed(effects), strict=True):  # an earlier row has the last word
+            taken = disjunction(taken, holds)
+            values = {to: choice(holds, assigned.get(to, before[to]), value) for to, value in values.items()}
+        return taken, values
+
     def rows(self, do: Do) -> Iterator[tuple[Row, Expr]]:
-        """The rows that may be taken here, and when: none of those before, its sources, its guards."""
-        earlier: Expr = NO
+        """The rows that may be taken here, and when: its sources, its guards."""
         for row in self.owner.machines[do.machine].rows:
             if row.event is do.event:
                 holds = self.term(_state(do).among(*row.sources))
                 for guard in row.guards:
                     holds = conjunction(holds, self.table(do, guard.expr))
-                if not is_no(alone := conjunction(holds, negation(earlier))):
-                    yield row, alone if _overlap(holds, earlier) else holds
-                    earlier = disjunction(earlier, holds)
+                if not is_no(holds):
+                    yield row, holds
 
-    def demand(self, rows: list[tuple[Row, Expr]]) -> list[tuple[Row, Expr]]:
+    def demand(self, do: Do, rows: list[tuple[Row, Expr]]) -> list[tuple[Row, Expr]]:
         """One of the rows must be taken: so the last one is where no other is."""
         needed: Expr = NO
-        for _, holds in rows:
-            needed = disjunction(needed, holds)
+        for _, holds in reversed(rows):
+            needed = disjunction(holds, needed)
         needed = disjunction(negation(self.under), needed)
         if not is_yes(needed):
             self.possible.append(Needed(needed, tuple(row.label for row, _ in rows)))
         if is_yes(self.under):
             self.assume(needed)
-        others: Expr = NO
-        for _, holds in rows[:-1]:
-            others = disjunction(others, holds)
-        return [*rows[:-1], (rows[-1][0], negation(others))] if rows else []
+            self.assume(self.term(_state(do).among(*(source for row, _ in rows for source in row.sources))))
+        return [*rows[:-1], (rows[-1][0], YES)] if rows else []
 
     def table(self, do: Do, expr: Expr) -> Expr:
         return self.term(rebuild(expr, lambda var: relocate(do, var)))
@@ -358,6 +360,8 @@ class _Run:
         return term
 
     def compare(self, how: type[Eq] | type[Lt], left: Expr, right: Expr) -> Expr:
+        if left == right and not isinstance(left, Lit):
+            return Lit(how is Eq)
         match self.looked_up(left), right:
             case Lit(one), Lit(other):
                 return Lit(one == other) if how is Eq else Lit(one < other)  # type: ignore[operator]
@@ -402,11 +406,6 @@ def _cell(expr: Expr) -> Var:
 
 def _domain(first: bool | StrEnum) -> frozenset[Value]:
     return frozenset({True, False}) if isinstance(first, bool) else frozenset(type(first))
-
-
-def _overlap(one: Expr, other: Expr) -> bool:
-    """Whether both may hold, as far as one can see."""
-    return not is_no(other) and not any(negation(each) in set(conjuncts(other)) for each in conjuncts(one))
 
 
 # -- simplification ------------------------------------------------------------------------------------------------------

@@ -110,7 +110,8 @@ class Recorder:
         self._sync = sync
         self._log: list[Any] = []
         self._lanes = Lanes()
-        # Managers of two devices may do either at the same time. Re-entrant, since a dropped manager may end in the middle of it.
+        # Managers of two devices may do either at the same time; and a manager that is dropped may end in the middle of it, in the
+        # same thread. So one is re-entrant, and nobody waits for the other while recording.
         self._spilling, self._meeting = threading.Lock(), threading.RLock()
         self._transactions: dict[Books, dict[Transaction, str]] = {}
         self._transaction_count = 0
@@ -212,13 +213,17 @@ class Recorder:
 
     # -- chunks -------------------------------------------------------------------------------------------------------
 
-    def _cut(self) -> None:
-        """Take what is in the log, and hand it on."""
-        with self._spilling:
-            count = len(self._log)
-            chunk = self._log[:count]
-            del self._log[:count]
+    def _cut(self, *, wait: bool = False) -> None:
+        """Take what is in the log, and hand it on; nothing if somebody is at it, unless told to wait for them."""
+        if not self._spilling.acquire(blocking=wait):
+            return
+        try:
+            length = len(self._log)
+            chunk = self._log[:length]
+            del self._log[:length]
             self._spill(chunk)
+        finally:
+            self._spilling.release()
 
     def _spill(self, chunk: list[Any]) -> None:
         raise TypeError("a recorder says what becomes of a full chunk")

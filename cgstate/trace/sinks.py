@@ -66,7 +66,7 @@ class FileRecorder(Recorder):
         """
         if self._closed:
             return
-        self._cut()
+        self._cut(wait=True)
         self._closed = True
         try:
             if not self._error:

@@ -119,6 +119,7 @@ def test_an_entry_that_comes_back_while_another_thread_reclaims_its_last_graph_i
     bench.component(bench.device.rand(8, 4))
     bench.manager.evict("toy", 8)
     assert bench.books.components["toy"].entries[8].unreclaimed  # still in flight
+
     def late(*args: Any) -> object:
         bench.device.synchronize()
         elsewhere(bench.manager.memory)

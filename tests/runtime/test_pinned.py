@@ -23,7 +23,7 @@ Work = Callable[[], SimTensor]
 
 def swap(tensor: SimTensor, other: SimTensor) -> None:
     """The same tensor object on other memory, as torch's ``.data`` and ``set_`` make it."""
-    tensor.storage, tensor.view, tensor._offset = other.storage, other.view, other._offset
+    tensor.storage, tensor.view, tensor.target, tensor._offset = other.storage, other.view, other.target, other._offset
 
 
 @pytest.fixture

@@ -317,8 +317,12 @@ class Play:
         """
         self.steps.append(step)
         self.broken = True
-        self._take(step)
-        self.broken = False
+        try:
+            self._take(step)
+            self.broken = False
+        finally:
+            if self.broken and self.manager is not None:
+                self.manager._finalizer.detach()  # what is broken is left as it is: cleaning up would fail again, out of sight
 
     def _take(self, step: Step) -> None:
         before, legal, armed = self.world, step.legal(self), self.pending_faults
