@@ -3,16 +3,22 @@
 What the tables own is taken from them. What no table speaks of, but behaviour depends on, is modelled beside: who is in a pool's
 turn, retired recordings that wait for the reclaimer, work in flight on the device, captures of others, which transaction is open.
 
-How small the model is depends on what is **not** told apart here, and each of these merges only states with the same future; a
-test walks the system without them, merges afterwards, and finds the same graph:
+How small the model is depends on what is **not** told apart. These merge only states with the same future:
 
-- A lease is held by somebody, not by thread 1 or thread 2: threads are interchangeable, and the table only counts.
-- Epochs are only ever compared: an entry is current, or stale (``noted`` differs from ``epoch``). Where no live entry of a
-  component is stale, both are 0.
-- A domain has two pools, in order of age. Whatever is live is in the younger, ``now``, since a pool retires after its last live
-  entry; so no entry needs to note its pool. One retired generation at most, ``old``, waits beside it.
 - A cell that nobody reads before it is written again has its first value (`READ`). In particular nothing of a lost device is ever
-  reclaimed, leased or captured: only what is in progress must still come to its end.
+  reclaimed, leased or captured: only what is in progress must still come to its end. Shown by a test, which walks a small system
+  without this, merges afterwards, and finds the same graph.
+- Epochs are only ever compared: an entry is current, or stale (``noted`` differs from ``epoch``). When memory moves, everything
+  live becomes stale; where nothing live is stale, both are 0 (by `READ`, so the same test shows that).
+- A lease is held by somebody, not by thread 1 or thread 2: no table and no action asks who.
+- Whatever is live is in the younger of a domain's two pools, ``now``, since a pool retires with its last live entry (I6, which is
+  checked on the step that would break it); so no entry notes its pool.
+
+These leave something out:
+
+- One retired generation of a pool at most, ``old``, waits beside the one in use; the runtime may have more.
+- All components depend on the same memory, and replays may overlap captures into other pools (``overlaps_capture``).
+- To destroy a recording is one step. In the runtime the gate is kept closed to captures from its first half to its second.
 """
 
 from __future__ import annotations
