@@ -73,9 +73,7 @@ class NotResident(IllegalTransition):
         missing: Names of the suspended dependencies, where they are known.
     """
 
-    def __init__(
-        self, machine: str, entity: str, state: str, event: str, guard: str = "", missing: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, machine: str, entity: str, state: str, event: str, guard: str = "", missing: tuple[str, ...] = ()) -> None:
         super().__init__(machine, entity, state, event, guard)
         self.missing = missing
 
