@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from benchmarks import failures, replay
-from benchmarks.evidence import Row, at_least, at_most, exactly, write
 from cgstate.backends.cuda import CudaBackend
 from cgstate.demo import job
 from cgstate.demo.vocoder_torch import TorchVocoder
+from cgstate.testing.evidence import Row, at_least, at_most, exactly, write
 
 REQUESTS = 1000
 

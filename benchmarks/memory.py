@@ -15,12 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.evidence import Row, at_least, at_most, exactly, write
 from benchmarks.shapes import Part, Shape, shapes_on
 from benchmarks.sharing import shared_stream_saving
 from cgstate import GraphManager, Isolation
 from cgstate.backends.base import Backend
 from cgstate.backends.choose import choose
+from cgstate.testing.evidence import Row, at_least, at_most, exactly, write
 
 ORDERS = 20
 """Random orders of capture that largest first is compared with."""

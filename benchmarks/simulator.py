@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import cgstate
-from benchmarks.evidence import Bar, at_least, at_most
 from cgstate.backends.base import CaptureErrorMode
 from cgstate.backends.sim import SimBackend, SimDevice, SimGraph, SimTensor, captured, kernels
 from cgstate.backends.sim.memory import load
 from cgstate.backends.sim.work import Kernel
 from cgstate.demo.vocoder_sim import SimVocoder
+from cgstate.testing.evidence import Bar, at_least, at_most
 
 ELEMENTS = 16
 """Of the tensors in the chains."""
