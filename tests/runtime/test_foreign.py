@@ -392,8 +392,12 @@ class Pools(RuleBasedStateMachine):
             engine.capture()
 
     def ever(self, engine: Engine) -> bool:
-        """Whether anybody has ever opened the pool: then it is open, or dead for good."""
-        return engine.pool in self.model.dev.allocator._host_uses
+        """Whether anybody has opened the pool, on the device or on its host twin: then it is open, or dead for good.
+
+        Each side forgets a pool that nobody uses once it is flushed, and a block still held keeps one side alone from forgetting.
+        """
+        allocator = self.model.dev.allocator
+        return engine.pool in allocator._pools or engine.pool in allocator._host_uses
 
     @rule()
     def engine_resets(self) -> None:
