@@ -14,6 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.t
 STAMP_VENV := $(VENV)/.stamp-venv
 STAMP_CORE := $(VENV)/.stamp-core
 STAMP_DEV  := $(VENV)/.stamp-dev
+STAMP_DOCS := $(VENV)/.stamp-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -21,7 +22,7 @@ STAMP_DEV  := $(VENV)/.stamp-dev
 .NOTPARALLEL:
 .SUFFIXES:
 
-.PHONY: help demo test spec lint format test-cuda evidence clean check-cuda
+.PHONY: help demo test spec docs lint format test-vllm test-cuda evidence clean check-cuda
 
 help: ## list the targets
 	@echo 'usage: make TARGET [ARGS=...] [PYTHON=python3] [VENV=.venv]'
@@ -48,6 +49,10 @@ spec: $(STAMP_DEV) ## prove the lifecycle, walk it, drive it through the runtime
 	$(BIN)/cgstate spec check --config ci
 	$(BIN)/cgstate spec check --config liveness
 
+# Offline: no page asks for anything from outside. A warning, such as a link that leads nowhere, is an error.
+docs: $(STAMP_DOCS) ## build the documentation into docs/_build/html
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build/html $(ARGS)
+
 lint: $(STAMP_DEV) ## check style (ruff) and types (mypy)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,6 +61,18 @@ lint: $(STAMP_DEV) ## check style (ruff) and types (mypy)
 format: $(STAMP_DEV) ## fix what ruff can fix, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# vLLM's own code against the adapter, without a GPU and without most of what vLLM brings, in an environment of its own. Two releases
+# share it: the second lies in a folder that comes first on the path.
+VLLM       := .venv-vllm
+VLLM_NEXT  := $(VLLM)/vllm-0.33
+STAMP_VLLM := $(VLLM)/.stamp
+VLLM_PIP   := $(VLLM)/bin/python -m pip --disable-pip-version-check install
+VLLM_TEST  := $(VLLM)/bin/python -m pytest -q tests/integrations/vllm $(ARGS)
+
+test-vllm: $(STAMP_VLLM) ## run the tests of the vLLM adapter against vLLM 0.29 and 0.33, without a GPU
+	PYTHONPATH=. $(VLLM_TEST)
+	PYTHONPATH=$(VLLM_NEXT):. $(VLLM_TEST)
 
 # These two run on $(PYTHON) itself: on a GPU host, torch is the one built for its driver, not one of ours.
 test-cuda: check-cuda ## run the tests that need a CUDA device, with the torch and pytest of $(PYTHON)
@@ -66,7 +83,7 @@ evidence: check-cuda ## measure on this machine's GPU and write docs/evidence/{c
 	$(PYTHON) -m benchmarks.memory --out docs/evidence/memory-h200.json $(ARGS) && exit $$core
 
 clean: ## remove the environment, caches and build output
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build
+	rm -rf $(VENV) $(VLLM) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis docs/_build
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # Without this, a run in which every test skips for want of a device would look like a pass.
@@ -86,7 +103,18 @@ $(STAMP_CORE): pyproject.toml constraints.txt | $(STAMP_VENV)
 	$(PIP) --quiet -e .
 	@touch $@
 
+$(STAMP_VLLM): tests/integrations/vllm/requirements.txt constraints.txt
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM_PIP) -c constraints.txt torch pytest
+	$(VLLM_PIP) --no-deps -r tests/integrations/vllm/requirements.txt
+	$(VLLM_PIP) --no-deps --target $(VLLM_NEXT) vllm==0.33.0
+	@touch $@
+
 # One install serves both stamps: whoever has this has the core.
 $(STAMP_DEV): pyproject.toml constraints.txt | $(STAMP_VENV)
 	$(PIP) -e '.[dev,torch]'  # not quiet: torch is a long download, and its progress should show
 	@touch $(STAMP_CORE) $@
+
+$(STAMP_DOCS): pyproject.toml constraints.txt | $(STAMP_VENV)
+	$(PIP) --quiet -e '.[docs]'
+	@touch $@

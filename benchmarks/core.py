@@ -19,6 +19,7 @@ REQUESTS = 1000
 
 BARS = {
     "lease_ns": at_most(1200),
+    "lease_traced_ns": at_most(2000),
     "replay_added_ns_10": at_most(700),
     "replay_added_ns_100": at_most(700),
     "replay_added_ns_1000": at_most(700),

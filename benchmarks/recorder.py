@@ -45,8 +45,13 @@ def measure(replays: int = 200_000) -> dict[str, float]:
     pool = device.new_pool()
     x = backend.place(torch.randn(8, 32))
     graph, output = captured(device, lambda: module(x), stream, pool.id)  # torch imports what its meta kernels need
-    other = backend.place(torch.randn(9, 32))
-    new_shapes = _milliseconds(lambda: captured(device, lambda: module(other), stream, pool.id), 1)
+    others = iter([backend.place(torch.randn(rows, 32)) for rows in range(9, 9 + REPEATS)])
+
+    def meet_another() -> None:
+        other = next(others)
+        captured(device, lambda: module(other), stream, pool.id)
+
+    new_shapes = _milliseconds(meet_another, REPEATS)
     figures = {
         "nodes": float(graph.nodes),
         "capture_new_shapes_ms": new_shapes,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 import cgstate
-from benchmarks.timing import Call, Timing, added, interleave, merged, ratio
 from cgstate.backends.cuda import CudaBackend
+from cgstate.bench.timing import Call, Timing, added, interleave, merged, ratio
+from cgstate.trace import Ring
 
 NODES = (10, 100, 1000)
 SIZE = 64
@@ -40,15 +42,14 @@ def replays(manager: cgstate.GraphManager, nodes: int) -> Candidates:
     return {"raw": raw.replay, "guarded": entry.replay}
 
 
-def lease(manager: cgstate.GraphManager) -> Candidates:
-    """Acquire and release, nothing launched."""
-    entry = manager.entry("chain", NODES[0])
+def leases(**managers: cgstate.GraphManager) -> Candidates:
+    """Acquire and release, nothing launched, of managers that have captured the shortest chain."""
 
-    def once() -> None:
+    def once(entry: cgstate.Entry) -> None:
         with entry.lease():
             pass
 
-    return {"lease": once}
+    return {name: partial(once, manager.entry("chain", NODES[0])) for name, manager in managers.items()}
 
 
 def calls(manager: cgstate.GraphManager) -> Candidates:
@@ -87,16 +88,25 @@ def calls(manager: cgstate.GraphManager) -> Candidates:
 @torch.no_grad()
 def measure() -> tuple[dict[str, float], list[dict[str, object]]]:
     """Everything of this file: figures, and one row a timing."""
-    with cgstate.GraphManager(CudaBackend()) as chains, cgstate.GraphManager(CudaBackend()) as modules:
+    with (
+        cgstate.GraphManager(CudaBackend()) as chains,
+        cgstate.GraphManager(CudaBackend(), observer=Ring()) as traced,
+        cgstate.GraphManager(CudaBackend()) as modules,
+    ):
         work: dict[str, tuple[Candidates, int]] = {f"replay of {nodes} nodes": (replays(chains, nodes), 8) for nodes in NODES}
-        work["lease"] = lease(chains), 100
+        replays(traced, NODES[0])
+        work["lease"] = leases(plain=chains, traced=traced), 100
         work["call"] = calls(modules), 30
         passes: dict[str, list[dict[str, Timing]]] = {name: [] for name in work}
         for _ in range(PASSES):
             for name, (candidates, repeat) in work.items():
                 passes[name].append(interleave(candidates, rounds=40, calls=repeat, settle=torch.cuda.synchronize))
     measured = {name: merged(several) for name, several in passes.items()}
-    figures = {"lease_ns": measured["lease"]["lease"].quiet, "call_ratio": ratio(measured["call"], "component", "by hand")}
+    figures = {
+        "lease_ns": measured["lease"]["plain"].quiet,
+        "lease_traced_ns": measured["lease"]["traced"].quiet,
+        "call_ratio": ratio(measured["call"], "component", "by hand"),
+    }
     for nodes in NODES:
         each = measured[f"replay of {nodes} nodes"]
         figures[f"replay_added_ns_{nodes}"] = added(each, "guarded", "raw")

@@ -3124,6 +3124,10 @@ I8_only_the_living_are_leased ==
   /\ (entry_2_state = "REPLAYING") = (0 < entry_2_leases)
   /\ (manager_state \in {"CLOSED", "POISONED"} \/ entry_2_state \notin {"BOUND", "CAPTURING", "REPLAYING"} \/ entry_2_noted = component_0_epoch \/ (entry_2_state = "REPLAYING" /\ entry_2_retiring))
 
+\* Memory that was given away for a while is leased by nobody, recorded by nobody, and the device is done with it.
+I8_what_is_away_is_not_used ==
+  /\ (component_0_resident \/ transaction_kind # "NONE" \/ manager_state \in {"CLOSED", "POISONED"} \/ (((entry_0_leases + entry_1_leases) + entry_2_leases) = 0 /\ (((IF (entry_0_state = "CAPTURING" /\ ~entry_0_recorded) THEN 1 ELSE 0) + (IF (entry_1_state = "CAPTURING" /\ ~entry_1_recorded) THEN 1 ELSE 0)) + (IF (entry_2_state = "CAPTURING" /\ ~entry_2_recorded) THEN 1 ELSE 0)) = 0 /\ ~pool_0_running /\ ~pool_1_running /\ ~pool_2_running))
+
 \* The leases that an entry counts are those that somebody holds; no count is negative, and a component counts its own.
 I10_leases_are_conserved ==
   /\ entry_0_leases = entry_0_holders

@@ -5,9 +5,14 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from cgstate.lifecycle import MACHINES
 from cgstate.lifecycle.lint import check
+
+settings.register_profile("commit", derandomize=True, database=None, deadline=None)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile("commit")  # a commit passes or fails everywhere alike; `--hypothesis-profile=explore` draws anew
 
 
 @pytest.fixture(scope="session", autouse=True)

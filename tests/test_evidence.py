@@ -27,6 +27,7 @@ NEEDED = {
         "failure_cases_clean",
     },
     "fidelity-h200": {"facts", "facts_recorded", "programs"},
+    "mutants": {"mutants", "killed", "equivalent", "survived", "undecided"},
     "memory-h200": {
         "shapes",
         "shapes_within",

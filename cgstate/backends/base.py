@@ -243,7 +243,11 @@ class Backend(Protocol):
         ...
 
     def has_foreign_graphs(self, ours: frozenset[Hashable]) -> bool:
-        """Whether private pools other than ``ours`` hold memory, so that graphs unknown to us may live."""
+        """Whether private pools other than ``ours`` hold memory, so that graphs unknown to us may live.
+
+        A pool of ours that was dropped does not count, nor does one of which the allocator tells that nothing keeps it open: no
+        graph lives there.
+        """
         ...
 
     def flush(self) -> int:

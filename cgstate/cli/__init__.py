@@ -13,11 +13,13 @@ import typer
 
 import cgstate
 from cgstate.cli import spec
+from cgstate.cli.bench import bench
 from cgstate.cli.demo import demo
 from cgstate.cli.diagram import diagram
 from cgstate.cli.exits import Exit
 from cgstate.cli.fidelity import fidelity
 from cgstate.cli.fuzz import fuzz
+from cgstate.cli.mutants import mutants
 from cgstate.cli.trace import trace
 from cgstate.errors import ConfigError
 
@@ -31,7 +33,9 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(fidelity)
 app.command()(fuzz)
+app.command()(mutants)
 app.command()(diagram)
+app.command()(bench)
 app.add_typer(spec.app, name="spec")
 app.add_typer(trace)
 

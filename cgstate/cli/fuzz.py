@@ -33,6 +33,7 @@ def fuzz(
     examples: Annotated[int, typer.Option(min=1, help="How many runs.")] = 800,
     steps: Annotated[int, typer.Option(min=1, help="How many steps a run takes before it is brought to its end.")] = 60,
     seed: Annotated[int, typer.Option(min=0, help="Of the first run; the next ones follow.")] = 0,
+    limit: Annotated[float | None, typer.Option(min=0, help="Begin no further run after so many seconds.")] = None,
     replay: Annotated[str, typer.Option(help="Take one walk again, by the token that a failure printed.")] = "",
     evidence: Annotated[Path | None, typer.Option(help="With --backend cuda: write what was run, and the result.")] = None,
     commit: Annotated[str, typer.Option(help="With --evidence: the commit, where the checkout has no history.")] = "",
@@ -50,15 +51,16 @@ def fuzz(
         examples = 1
     bed = _bed(backend)
     with _progress(examples) as tick:
-        report = run(bed, seed=seed, examples=examples, steps=steps, tick=tick)
+        report = run(bed, seed=seed, examples=examples, steps=steps, limit=limit, tick=tick)
     if evidence is not None:
         command = f"cgstate fuzz --backend cuda --examples {examples} --steps {steps} --seed {seed}"
+        command += f" --limit {limit:g}" if limit is not None else ""
         write_evidence(evidence, report, command, commit)
     if as_json:
         print_document("fuzz", report.document())
     else:
         _show(report)
-    raise typer.Exit(Exit.HOLDS if report.holds else Exit.VIOLATED)
+    raise typer.Exit(Exit.VIOLATED if not report.holds else Exit.INCONCLUSIVE if report.stopped else Exit.HOLDS)
 
 
 def _bed(device: Device) -> type[Bed]:
@@ -84,6 +86,10 @@ def _show(report: FuzzReport) -> None:
         console.print(str(failed), markup=False)
     seen = report.coverage.document()
     console.print(f"{report.runs} runs, {report.steps} steps, {report.seconds:.1f} s of CPU time, seed {report.seed}")
+    done = ", ".join(f"{report.tally[name]} {name}" for name in ("captures", "replays", "evictions"))
+    console.print(f"{done}, {report.tally['compared']} values compared")
+    if report.stopped:
+        console.print("stopped: the time was up before all runs were taken")
     console.print(f"rows taken: {seen['rows_covered']} of {seen['rows']}")
     console.print(f"guard outcomes seen: {seen['guard_outcomes_covered']} of {seen['guard_outcomes']}")
     for missed in (*report.coverage.rows_missed(), *map(str, report.coverage.outcomes_missed())):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -58,6 +59,10 @@ def show(
     first: Annotated[int, typer.Option(min=1, help="Number of the first event.")] = 1,
     last: Annotated[int | None, typer.Option(min=1, help="Number of the last event.", show_default="the last")] = None,
     listed: Annotated[int, typer.Option("--list", min=0, help="List the events one by one if there are no more than this.")] = 60,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="OUT", help="Write one page instead, to step through the whole trace in a browser."),
+    ] = None,
 ) -> None:
     """Draw a timeline: one lane an entity; the events themselves where they are few."""
     from rich.console import Console
@@ -65,6 +70,11 @@ def show(
     from cgstate import trace as traces
     from cgstate.trace import timeline
 
+    if html is not None:
+        if entity or first != 1 or last is not None:
+            raise ConfigError("a page holds the whole trace: leave out --entity, --first and --last, and choose in the browser")
+        _write_page(file, html)
+        return
     view = timeline.View(entity, first, last if last is not None else 1 << 62, listed)
     timeline.draw(lambda: traces.read(file), Console(), view)
 
@@ -91,6 +101,20 @@ def export(
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror or error}") from None
     print(f"{count:,} trace events written to {out}; open it at ui.perfetto.dev", file=sys.stderr)
+
+
+def _write_page(file: Path, out: Path) -> None:
+    """The page of a trace; nothing is left where the trace is none."""
+    from cgstate import trace as traces
+    from cgstate.trace import html
+
+    text = io.StringIO()
+    document = html.write(lambda: traces.read(file), file.name, text)
+    try:
+        out.write_text(text.getvalue(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror or error}") from None
+    print(f"{len(document['events']):,} events written to {out}; open it in a browser", file=sys.stderr)
 
 
 def _draw(report: Report, console: Console) -> None:

@@ -6,18 +6,21 @@ where interpreting the rows costs microseconds, and mypy reads them like any oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from cgstate.lifecycle.expr import Add, Among, And, Eq, Expr, Lit, Lt, Not, Or, Var, constant, node, python, variables
-from cgstate.lifecycle.states import EntryEvent
+from cgstate.lifecycle.states import EntryEvent, EntryState
 from cgstate.lifecycle.table import Machine, Row, Set
-from cgstate.lifecycle.tables import MACHINES, table_hash
+from cgstate.lifecycle.tables import ENTRY, MACHINES, gate_free, table_hash
 
 QUESTIONS = frozenset({EntryEvent.acquire, EntryEvent.bind, EntryEvent.capture_begin, EntryEvent.evict})
 """Events that the runtime asks about before it fires them: one row a source, so the answer is that row's guards."""
+
+(UNDISTURBED,) = ENTRY.rows_for(EntryState.BOUND, EntryEvent.acquire)
+"""The row that a replay takes when nothing is in its way; `cgstate.runtime.hotpath` seals what it asks of others."""
 
 OUTPUT = Path(__file__).with_name("steps.py")
 
@@ -59,22 +62,25 @@ class Steps:
     @property
     def name(self) -> str:
         """What refusals and traces call the entity."""
-        raise TypeError("every entity names itself")'''
+        raise TypeError("every entity names itself")
+
+    def unseal(self) -> None:
+        """Called before a step assigns what an undisturbed replay does not ask again; does nothing where nobody replays."""'''
 
 
-def source() -> str:
+def source(machines: Sequence[Machine] = MACHINES) -> str:
     """The text of the module."""
-    constants = sorted({name for machine in MACHINES for name in _constants(machine)})
-    enums = sorted({enum.__name__ for machine in MACHINES for enum in _enums(machine)})
+    constants = sorted({name for machine in machines for name in _constants(machine)})
+    enums = sorted({enum.__name__ for machine in machines for enum in _enums(machine)})
     lines = [
         HEADER.format(
             hash=table_hash(),
             enums=",\n    ".join(enums),
-            machines=", ".join(sorted(machine.name.upper() for machine in MACHINES)),
+            machines=", ".join(sorted(machine.name.upper() for machine in machines)),
             constants="\n".join(f"{name}: Final = {name.replace('_', '.', 1)}" for name in constants),
         )
     ]
-    for machine in MACHINES:
+    for machine in machines:
         lines.extend(_relations(machine))
         lines.extend(_class(machine))
     return "\n".join(lines) + "\n"
@@ -194,7 +200,7 @@ def _method(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> It
     signature = "".join(f", {var.name}: {_type(var)}" for var in parameters)
     yield ""
     yield f"    def {event.value}(self{', *' if parameters else ''}{signature}) -> None:"
-    yield f'        """{rows[0][1].doc}"""'
+    yield f'        """{rows[0][1].doc if rows else "Refused everywhere."}"""'
     yield "        state = self.state"
     sources = list(dict.fromkeys(source for _, row in rows for source in row.sources))
     groups: dict[tuple[int, ...], list[StrEnum]] = {}
@@ -221,6 +227,8 @@ def _method(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> It
             if row.guards:
                 yield from _condition(row, names, pad)
                 body = pad + "    "
+            if unseals(machine, row):
+                yield f"{body}self.unseal()"
             yield from (f"{body}{line}" for line in _assignments(row, names))
             yield f"{body}if self.observer is not None:"
             yield f"{body}    self.observer(self, {index}, state)"
@@ -229,6 +237,13 @@ def _method(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> It
                 break
     arguments = ", ".join(f'"{var.name}": {var.name}' for var in parameters)
     yield f"        self._refuse({machine.events.__name__}.{event.name}, {{{arguments}}})"
+
+
+def unseals(machine: Machine, row: Row) -> bool:
+    """Whether a row assigns what a sealed replay does not ask again: that the gate is free, and what the replay's guards read."""
+    asked = {gate_free.name} | {var.name for guard in UNDISTURBED.guards for var in variables(guard.expr)}
+    prefix = "" if machine.name == ENTRY.name else f"{machine.name}."
+    return any(prefix + effect.var.name in asked for effect in row.effects)
 
 
 def _question(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> Iterator[str]:
@@ -290,9 +305,16 @@ def _assignment(effect: Set, names: frozenset[str], root: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """A row as source: what must hold, and what it does. Nobody is told of it."""
+    """A row as source: what must hold, and what it does. Nobody is told of it.
 
-    conditions: list[str]
+    Attributes:
+        state: What must hold of the state.
+        guards: What else must hold.
+        effects: What it does.
+    """
+
+    state: str
+    guards: list[str]
     effects: list[str]
 
     @classmethod
@@ -301,7 +323,8 @@ class Inlined:
         (row,) = (row for row in machine.rows_for(source, event) if row.target == target)
         guards = [guard.expr for guard in row.guards if {var.name for var in variables(guard.expr)} != {given}]
         return cls(
-            [f"{root}.state is {constant(source)}", *(python(guard, root=root) for guard in guards)],
+            f"{root}.state is {constant(source)}",
+            [python(guard, root=root) for guard in guards],
             list(_assignments(row, frozenset(), root)),
         )
 

@@ -4,6 +4,9 @@ State predicates alone do not pin a table down: a row may lead to the wrong stat
 property** therefore judges a step by the situations before and after it; a **goal** judges a whole exploration.
 
 Step properties are data, like the rows: written over the machine's variables, their values after the step (`then`) and the event.
+An **acceptance** says when an event must not be refused: a table that does nothing at all would
+break no step property.
+
 On an explored edge all of a property is evaluated. On a recorded trace only states and events are known, and a condition over
 anything else is passed over. The properties themselves are in `rules`.
 """
@@ -45,6 +48,31 @@ class StepProperty:
                 names = frozenset(var.name for var in variables(condition))
                 move = f"{step['state']} --{step['event']}--> {step[_STATE_THEN]}"
                 yield f"{self.machine}: {self.name}: {move} breaks: {python(condition, names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A rule for refusals: an event that must be taken in some situations, so that nothing is refused without a reason.
+
+    Attributes:
+        machine: Name of the machine.
+        event: The event.
+        when: The situations in which a refusal is wrong.
+    """
+
+    machine: str
+    event: StrEnum
+    when: Expr
+
+    @property
+    def name(self) -> str:
+        """What it demands, in words."""
+        return f"{self.event} is refused only for a reason"
+
+    def violations(self, situation: Env) -> Iterator[str]:
+        """What is wrong with refusing the event in a situation."""
+        if _holds(self.when, situation):
+            yield f"{self.machine}: {self.name}: it is refused in {dict(situation)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The rules of single steps and the goals, as literal as the tables that they judge.
+"""The rules of single steps and of refusals, and the goals, as literal as the tables that they judge.
 
 A rule repeats on purpose what a row says: whoever changes one of them meets the other. `properties` says how they are read.
 """
@@ -12,6 +12,7 @@ from cgstate.lifecycle import tables as t
 from cgstate.lifecycle.explore import Exploration
 from cgstate.lifecycle.expr import Lit
 from cgstate.lifecycle.properties import (
+    Acceptance,
     Goal,
     StepProperty,
     by,
@@ -413,9 +414,15 @@ STEP_PROPERTIES = (
     ),
     StepProperty(
         "manager",
-        "an explicit transaction remembers where it came from",
+        "an explicit transaction begins where nobody drains, and remembers where it came from",
         by(MV.capture) | enters(M.CAPTURING),
-        (by(MV.capture), m.among(M.PREPARED, M.SERVING), then(m).eq(M.CAPTURING), then(t.m_before).eq(m)),
+        (
+            by(MV.capture),
+            m.among(M.PREPARED, M.SERVING),
+            implies(m.eq(M.SERVING), t.m_serving),
+            then(m).eq(M.CAPTURING),
+            then(t.m_before).eq(m),
+        ),
     ),
     StepProperty(
         "manager",
@@ -476,6 +483,65 @@ STEP_PROPERTIES = (
 )
 """The rules of single steps, by machine."""
 
+in_use = c.among(C.BOUND, C.REPLAYING)
+
+ACCEPTANCES = (
+    Acceptance(
+        "entry",
+        EV.capture_begin,
+        e.among(E.EAGER, E.EVICTED, E.FAILED)
+        & t.gate_free
+        & t.pool_state.among(P.MINTED, P.LIVE)
+        & t.held.lt(t.capacity)
+        & ~t.blocked,
+    ),
+    Acceptance("entry", EV.capture_end, e.eq(E.CAPTURING) & ~t.recorded),
+    Acceptance("entry", EV.bind, e.eq(E.CAPTURING) & t.recorded & t.committing & t.noted.eq(t.epoch) & ~throwaway),
+    Acceptance("entry", EV.abort, e.eq(E.CAPTURING)),
+    Acceptance("entry", EV.capture_fail, e.eq(E.CAPTURING) & ~t.recorded),
+    Acceptance(
+        "entry",
+        EV.acquire,
+        (e.eq(E.BOUND) | (e.eq(E.REPLAYING) & t.concurrent & ~t.retiring & ~t.failed))
+        & t.serving
+        & t.resident
+        & t.noted.eq(t.epoch)
+        & ~t.stream_capturing,
+    ),
+    Acceptance("entry", EV.release, e.eq(E.REPLAYING)),
+    Acceptance("entry", EV.replay_fail, e.eq(E.REPLAYING)),
+    Acceptance("entry", EV.evict, (e.eq(E.BOUND) | (e.eq(E.REPLAYING) & ~t.retiring)) & t.domain_capturing.eq(0)),
+    Acceptance("entry", EV.reclaim, Lit(0).lt(t.unreclaimed) & t.gate_free & t.pool_leases.eq(0) & t.fence_passed),
+    Acceptance("entry", EV.forget, e.among(E.FAILED, E.EVICTED) & t.unreclaimed.eq(0)),
+    Acceptance("component", CV.begin, ~c.eq(C.CAPTURING)),
+    Acceptance("component", CV.commit, in_use | (c.eq(C.CAPTURING) & (Lit(0).lt(t.bound) | t.pure_lazy))),
+    Acceptance("component", CV.abort, in_use | c.eq(C.CAPTURING)),
+    Acceptance("component", CV.fail, in_use | c.eq(C.CAPTURING)),
+    Acceptance("component", CV.first_lease, c.eq(C.BOUND) & Lit(0).lt(t.leased)),
+    Acceptance("component", CV.last_release, c.eq(C.REPLAYING) & t.leased.eq(0) & ~t.bound.lt(0)),
+    Acceptance("component", CV.last_retired, c.eq(C.BOUND) & t.bound.eq(0) & ~t.pure_lazy),
+    Acceptance("component", CV.lazy_bind, c.eq(C.EVICTED) & Lit(0).lt(t.bound)),
+    Acceptance("component", CV.forget, c.among(C.FAILED, C.EVICTED) | (c.eq(C.BOUND) & t.bound.eq(0) & t.pure_lazy)),
+    Acceptance("pool", PV.begin, p.among(P.MINTED, P.LIVE)),
+    Acceptance("pool", PV.end, p.eq(P.RECORDING)),
+    Acceptance("pool", PV.fail, p.eq(P.RECORDING)),
+    Acceptance("pool", PV.destroyed, p.among(P.LIVE, P.RETIRED) & Lit(0).lt(t.graphs)),
+    Acceptance("pool", PV.retire, p.among(P.MINTED, P.LIVE) & ~t.kind.eq(PoolKind.foreign) & t.domain_live.eq(0)),
+    Acceptance("pool", PV.reclaimed, p.eq(P.RETIRED) & t.graphs.eq(0)),
+    Acceptance("manager", MV.prepare, m.eq(M.NEW)),
+    Acceptance("manager", MV.profile_begin, m.eq(M.PREPARED)),
+    Acceptance("manager", MV.profile_end, m.eq(M.PROFILING)),
+    Acceptance("manager", MV.capture, m.eq(M.PREPARED) | (m.eq(M.SERVING) & t.m_serving)),
+    Acceptance("manager", MV.commit, m.eq(M.CAPTURING)),
+    Acceptance("manager", MV.fail, m.eq(M.CAPTURING)),
+    Acceptance("manager", MV.drain, m.eq(M.SERVING) & t.m_serving),
+    Acceptance("manager", MV.undrain, m.eq(M.SERVING) & ~t.m_serving),
+    Acceptance("manager", MV.release, m.eq(M.SERVING) & t.m_leases.eq(0)),
+    Acceptance("manager", MV.device_lost, ~m.eq(M.CLOSED)),
+    Acceptance("manager", MV.close, m.among(M.NEW, M.PREPARED, M.SERVING, M.POISONED) & t.m_leases.eq(0)),
+)
+"""When each event is owed: with the rules of steps, which say when it is not, they leave no choice."""
+
 GOALS = (
     *(Goal(machine.name, "every row is taken", every_row_is_taken) for machine in t.MACHINES),
     Goal("entry", "from everywhere EAGER can be reached", partial(comes_to, frozenset({E.EAGER}), ALWAYS)),
@@ -495,6 +561,14 @@ def broken_steps(exploration: Exploration) -> Iterator[str]:
             step = step_of(edge.env, edge.event, edge.after)
             for rule in rules:
                 yield from rule.violations(step)
+
+
+def wrong_refusals(exploration: Exploration) -> Iterator[str]:
+    """Where the explored machine refuses an event that it owes."""
+    owed = {each.event: each for each in ACCEPTANCES if each.machine == exploration.machine.name}
+    for edge in exploration.edges:
+        if not edge.rows:
+            yield from owed[edge.event].violations(edge.env)
 
 
 def missed_goals(exploration: Exploration) -> Iterator[str]:

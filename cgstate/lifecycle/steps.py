@@ -63,6 +63,9 @@ class Steps:
         """What refusals and traces call the entity."""
         raise TypeError("every entity names itself")
 
+    def unseal(self) -> None:
+        """Called before a step assigns what an undisturbed replay does not ask again; does nothing where nobody replays."""
+
 
 class EntryGate(Protocol):
     """What the entry table reads and assigns of the gate."""
@@ -208,6 +211,7 @@ class EntrySteps(Steps):
                 and self.component.held < self.component.capacity
                 and not blocked
             ):
+                self.unseal()
                 self.before = self.state
                 self.noted = self.component.epoch
                 self.gate.free = False
@@ -255,6 +259,7 @@ class EntrySteps(Steps):
         state = self.state
         if state is EntryState_CAPTURING:
             if not self.recorded:
+                self.unseal()
                 self.recorded = True
                 self.gate.free = True
                 if self.observer is not None:
@@ -306,6 +311,7 @@ class EntrySteps(Steps):
                     self.observer(self, 3, state)
                 return
             if not self.recorded:
+                self.unseal()
                 self.domain.capturing -= 1
                 self.unreclaimed += 1
                 self.gate.free = True
@@ -320,6 +326,7 @@ class EntrySteps(Steps):
         state = self.state
         if state is EntryState_CAPTURING:
             if not self.recorded and self.pool.kind is not PoolKind_throwaway:
+                self.unseal()
                 self.domain.capturing -= 1
                 self.unreclaimed += 1
                 self.gate.free = True
@@ -328,6 +335,7 @@ class EntrySteps(Steps):
                     self.observer(self, 5, state)
                 return
             if not self.recorded and self.pool.kind is PoolKind_throwaway:
+                self.unseal()
                 self.domain.capturing -= 1
                 self.unreclaimed += 1
                 self.gate.free = True
@@ -839,6 +847,7 @@ class ManagerSteps(Steps):
         """All bound."""
         state = self.state
         if state is ManagerState_CAPTURING:
+            self.unseal()
             self.serving = True
             self.state = ManagerState_SERVING
             if self.observer is not None:
@@ -861,6 +870,7 @@ class ManagerSteps(Steps):
         state = self.state
         if state is ManagerState_SERVING:
             if self.serving:
+                self.unseal()
                 self.serving = False
                 if self.observer is not None:
                     self.observer(self, 7, state)
@@ -872,6 +882,7 @@ class ManagerSteps(Steps):
         state = self.state
         if state is ManagerState_SERVING:
             if not self.serving:
+                self.unseal()
                 self.serving = True
                 if self.observer is not None:
                     self.observer(self, 8, state)
@@ -883,6 +894,7 @@ class ManagerSteps(Steps):
         state = self.state
         if state is ManagerState_SERVING:
             if leases == 0:
+                self.unseal()
                 self.serving = False
                 self.state = ManagerState_PREPARED
                 if self.observer is not None:
@@ -901,6 +913,7 @@ class ManagerSteps(Steps):
             ManagerState_SERVING,
             ManagerState_POISONED,
         ):
+            self.unseal()
             self.serving = False
             self.state = ManagerState_POISONED
             if self.observer is not None:
@@ -913,6 +926,7 @@ class ManagerSteps(Steps):
         state = self.state
         if state in (ManagerState_NEW, ManagerState_PREPARED, ManagerState_SERVING, ManagerState_POISONED):
             if leases == 0:
+                self.unseal()
                 self.serving = False
                 self.state = ManagerState_CLOSED
                 if self.observer is not None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cgstate.lifecycle.states import ComponentState, EntryState, ManagerState, PoolKind, PoolState
 
 
-@dataclass(frozen=True, slots=True)
-class EntryView:
+class EntryView(NamedTuple):
     """One entry.
 
     Attributes:
@@ -55,8 +55,7 @@ class EntryView:
         return self.bound or self.state is EntryState.CAPTURING
 
 
-@dataclass(frozen=True, slots=True)
-class ComponentView:
+class ComponentView(NamedTuple):
     """One component; see the component table and, for ``held``, ``capacity``, ``epoch`` and ``resident``, the entry table."""
 
     name: str
@@ -70,8 +69,7 @@ class ComponentView:
     pure_lazy: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PoolView:
+class PoolView(NamedTuple):
     """One pool.
 
     Attributes:
@@ -91,8 +89,7 @@ class PoolView:
     measured: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class DomainView:
+class DomainView(NamedTuple):
     """One domain: how many of its entries are CAPTURING, and how many are CAPTURING, BOUND or REPLAYING."""
 
     name: str
@@ -100,8 +97,7 @@ class DomainView:
     live: int
 
 
-@dataclass(frozen=True, slots=True)
-class GateView:
+class GateView(NamedTuple):
     """The capture gate.
 
     Attributes:
@@ -113,16 +109,14 @@ class GateView:
     holder: str
 
 
-@dataclass(frozen=True, slots=True)
-class ManagerView:
+class ManagerView(NamedTuple):
     """The manager; see the manager table."""
 
     state: ManagerState
     serving: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BookView:
+class BookView(NamedTuple):
     """One book that must stay bounded: statistics, the negative cache, a trace."""
 
     name: str

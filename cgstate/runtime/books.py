@@ -36,7 +36,7 @@ from cgstate.runtime.reclaimer import Reclaimer
 from cgstate.runtime.stats import Eviction
 from cgstate.runtime.sync import Sync
 from cgstate.runtime.vote import RankVote
-from cgstate.runtime.witness import Witness
+from cgstate.runtime.witness import LeaseWitness, Witness
 
 if TYPE_CHECKING:
     from cgstate.runtime.check import Checker
@@ -62,6 +62,7 @@ class Books(ManagerSteps):
         foreign: The host engine's pool, if one was given.
         observer: Told of every transition of every machine.
         witness: Told of what is no transition as well; None if the observer is a plain function.
+        told: The witness, where it takes ordinary leases in one word, and nobody is to be kept out of them.
         audit: Looks at every turn and destruction, and at everything after each operation: ``check=True``; None otherwise.
         profile: The open profile; captures of its thread go to it.
         wanted: The entry that a lazy capture is about: not to be forgotten, though nothing be left of its last recording.
@@ -100,6 +101,7 @@ class Books(ManagerSteps):
         "summary_every",
         "sync",
         "thread_id",
+        "told",
         "unsettled",
         "vote",
         "wanted",
@@ -143,6 +145,7 @@ class Books(ManagerSteps):
         self.owner_thread = self.thread_id() if owner_thread else 0
         self.observer = observer
         self.witness = witness
+        self.told = witness if isinstance(witness, LeaseWitness) and not owner_thread else None
         self.audit: Checker | None = None
         self.unsettled = False
         self.fast = observer is None and not owner_thread and sync.point is None
@@ -170,6 +173,10 @@ class Books(ManagerSteps):
     def name(self) -> str:
         """What refusals call the manager."""
         return self._name
+
+    def unseal(self) -> None:
+        """A step of the manager begins or ends serving."""
+        self.gate.unseal()
 
     def closed(self) -> bool:
         """Whether the manager was closed."""
@@ -358,6 +365,11 @@ class Books(ManagerSteps):
         if self.state is ManagerState.CLOSED:
             self.close_streams()
 
+    def part(self) -> None:
+        """The end: tell the gate in which dropped pools something is left, and give idle streams back; the lock is held."""
+        self.gate.leftovers.update({pool.id: pool.handle for pool in self.pools if pool.state is PoolState.GONE})
+        self.close_streams()
+
     def close_streams(self) -> None:
         """After the end: give idle capture streams back; the lock is held.
 
@@ -379,7 +391,7 @@ class Books(ManagerSteps):
         text = describe(error)
         if not isinstance(error, BudgetExceeded):  # the budget itself remembers what the graph took
             self.negative.remember(record.component_id, entry.descriptor, Failure(kind, text, self.reclaimer.reclaims))
-        log.warning("%s failed (%s): %s", entry.name, kind, text)
+        log.warning("%s: %s failed (%s): %s", self.name, entry.name, kind, text)
 
     def blocked(self, record: ComponentRecord, descriptor: Hashable, *, explicit: bool) -> bool:
         """Whether a remembered failure forbids an attempt now; the lock is held."""

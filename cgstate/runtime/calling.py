@@ -167,7 +167,8 @@ class Caller:
 
     def log_summary(self) -> None:
         """One line of counts."""
-        log.info("%s: %s", self.record.component_id, self.record.counters.snapshot(self.record.live_hits).summary())
+        record = self.record
+        log.info("%s: %s: %s", self.books.name, record.component_id, record.counters.snapshot(record.live_hits).summary())
 
     def _why_not(self) -> Fallback:
         manager = self.record.manager

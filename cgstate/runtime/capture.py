@@ -8,8 +8,8 @@ inside the pool, so that library workspaces are born where they are safe (facts 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -106,6 +106,21 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())
     return made
+
+
+@contextmanager
+def record_block(attempt: Attempt, undo: UndoLog) -> Iterator[Graph]:
+    """Record what the block does, as `record` records what a function does; it was warmed up already. Gives the graph."""
+    backend, stream = attempt.backend, attempt.stream
+    caller = backend.current_stream()
+    stream.wait(caller.record())
+    with backend.recording_mode():
+        stream.synchronize()
+        _quiet_collector(undo)
+        graph = backend.open_capture(attempt.pool, stream, attempt.mode, undo)
+        yield graph
+        backend.close_capture(graph)
+    caller.wait(stream.record())
 
 
 def _warm_up(attempt: Attempt, make: MakeFunction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -12,7 +12,7 @@ from cgstate.lifecycle.invariants import Checker as Who
 from cgstate.lifecycle.invariants import broken_at, broken_by, broken_in
 from cgstate.lifecycle.observations import Destruction, PoolTurns, Work
 from cgstate.lifecycle.observations import Turn as TurnView
-from cgstate.lifecycle.states import EntryEvent, PoolState
+from cgstate.lifecycle.states import EntryEvent, EntryState, PoolState
 from cgstate.lifecycle.steps import EntrySteps, Observer, Steps
 from cgstate.lifecycle.world import (
     Act,
@@ -26,6 +26,8 @@ from cgstate.lifecycle.world import (
     World,
 )
 from cgstate.runtime.entry import UNPOOLED
+from cgstate.runtime.hotpath import undisturbed
+from cgstate.runtime.turn import NO_STREAM
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
@@ -122,7 +124,22 @@ class Checker:
             if self.books.closed() and not self.books.ended():
                 return  # closing still returns bytes, or failed to; it looks itself when it is done
             world = self.world()
+            self._refuse(wrong_seals(self.books))
+            self._seal()
         self._refuse(broken_in(Who.runtime, world))
+
+    def _seal(self) -> None:
+        """Seal whatever can be, for the next look: replays of a checked manager do it never, as they take the long way."""
+        for entry in self.books.entries():
+            if entry.state is EntryState.BOUND and entry.turn.last_handle != NO_STREAM and undisturbed(entry):
+                entry.turn.seal(entry)
+
+
+def wrong_seals(books: Books) -> Iterator[str]:
+    """Seals that something has made untrue without breaking them; the lock is held."""
+    for entry in books.entries():
+        if entry.seal != NO_STREAM and not (undisturbed(entry) and entry.seal == entry.turn.last_handle):
+            yield f"{entry.name} is sealed for stream {entry.seal:#x}, and a replay there would have to ask"
 
 
 def world_of(books: Books, *, acquires: int, releases: int) -> World:

@@ -105,7 +105,7 @@ def invalidate(books: Books, dependencies: Iterable[DependencyRecord]) -> int:
     for dependency in dependencies:
         dependency.epoch += 1
         for record in dependents(books, (dependency,)):
-            record.epoch += 1
+            record.note_move()
             if books.witness is not None:
                 books.witness.notice(record, Notice.epoch, record.epoch)
             touched |= {entry.domain for entry in record.entries.values()}

@@ -148,6 +148,6 @@ def _bury(books: Books, *, wait: bool) -> bool:
     with gate.lock:
         if books.state in (ManagerState.NEW, ManagerState.PREPARED, ManagerState.SERVING, ManagerState.POISONED):
             books.close(leases=0)
-        books.close_streams()
+        books.part()
         books.given_back = True
     return True

@@ -13,7 +13,7 @@ from cgstate.runtime.lease import Lease
 from cgstate.runtime.pinned import NOTHING, Baked
 from cgstate.runtime.segments import Segments
 from cgstate.runtime.statics import Statics
-from cgstate.runtime.turn import Turn
+from cgstate.runtime.turn import NO_STREAM, Turn
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class _Hot(EntrySteps):
     """What a replay touches, next to each other in memory: after a large launch most of the cache is cold."""
 
-    __slots__ = ("current_handle", "fast", "give_lock", "hits", "index", "launch", "take_lock", "turn")
+    __slots__ = ("current_handle", "fast", "give_lock", "hits", "index", "launch", "seal", "take_lock", "turn")
 
 
 class Entry(_Hot):
@@ -35,6 +35,13 @@ class Entry(_Hot):
 
     Get it from `GraphManager.entry`; capture it in a transaction; replay it with `replay`, or inside a `lease` when its output is
     read. Everything but `state`, `descriptor`, `name`, `hits` and these methods belongs to the runtime.
+
+    Attributes:
+        fast: Whether its replays may take the short way: nobody observes, checks or schedules them, and the graph is one launch
+            that asks for nothing else.
+        seal: Raw handle of the stream on which replays ask nothing of other objects, as nothing there is in their way;
+            `cgstate.runtime.turn.NO_STREAM` where they have to ask.
+        told: Who is told of its ordinary leases in one word.
     """
 
     __slots__ = (
@@ -46,6 +53,7 @@ class Entry(_Hot):
         "last_used",
         "output",
         "startup",
+        "told",
         "uses_random",
     )
 
@@ -67,7 +75,9 @@ class Entry(_Hot):
         self.observer = books.observer
         self.concurrent = component.concurrent_leases
         self.fast = books.fast
+        self.told = books.told
         self.uses_random = False
+        self.seal = NO_STREAM
         self.turn = NOBODY
         self.pool = UNPOOLED
         self.hits = 0
@@ -98,6 +108,10 @@ class Entry(_Hot):
 
     replay = hotpath.replay
 
+    def unseal(self) -> None:
+        """A step of the entry begins or ends a capture, which concerns the whole device."""
+        self.gate.unseal()
+
     def load(self, graph: Graph, output: object, buffers: object, *, uses_random: bool, baked: Baked) -> None:
         """Take a recording at bind; the lock is held."""
         self.graph = graph
@@ -114,6 +128,7 @@ class Entry(_Hot):
 
     def unload(self) -> None:
         """Let go of the recording, which the reclaimer has now; the lock is held."""
+        self.turn.unseal()
         self.graph = self.output = self.buffers = None
         self.baked = NOTHING
         self.launch = _not_bound

@@ -45,10 +45,6 @@ class ForeignPool(Pool):
         """Whether none of our graphs lives in it; its others are none of our business."""
         return not self.domain.live
 
-    def holds_strangers(self) -> bool:
-        """Whether graphs of the engine's may live in it; not if nothing at all keeps it open, and the allocator says so."""
-        return self.handle.use_count() != 0
-
     @property
     def charged(self) -> int:
         """What captures of ours have grown, as far as it is still there."""

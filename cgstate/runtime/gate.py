@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
+from cgstate.backends.base import MemoryPool
 from cgstate.errors import ConfigError
 from cgstate.runtime.sync import Sync
 from cgstate.runtime.turn import Turn
@@ -37,6 +38,8 @@ class CaptureGate:
         dropped: Ends of leases whose outputs were dropped without `release`, for `end_dropped`.
         managers: The books of all managers of the device, those of dropped ones included while anything is left of them.
         orphans: What dropped managers left behind: told who reclaims, each answers whether nothing is left of it.
+        leftovers: Dropped pools of managers that have ended, by id, as long as something is in them: a library workspace that could
+            not be cleared yet, or a tensor that somebody holds.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class CaptureGate:
         "dropped",
         "free",
         "holder",
+        "leftovers",
         "lock",
         "managers",
         "orphans",
@@ -76,6 +80,7 @@ class CaptureGate:
         self.managers: WeakSet[Books] = WeakSet()
         self.dropped: deque[Callable[[], None]] = deque()
         self.orphans: deque[Callable[[Books], bool]] = deque()
+        self.leftovers: dict[Hashable, MemoryPool] = {}
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for any change, with the lock held; False when ``timeout`` (seconds) passed."""
@@ -106,6 +111,11 @@ class CaptureGate:
         """Tell the waiting, with the lock held."""
         if self.waiting:
             self.changed.notify_all()
+
+    def unseal(self) -> None:
+        """Let the next replay of each entry on the device ask again whether anything is in its way, with the lock held."""
+        for turn in self.turns:
+            turn.unseal()
 
     def end_dropped(self) -> None:
         """End the leases whose outputs were dropped, with the lock held."""

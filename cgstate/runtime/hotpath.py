@@ -5,7 +5,13 @@ Undisturbed means: nobody observes, checks or schedules, no capture is open, no 
 same stream as before. Then the rows to take are known beforehand, and their guards and effects stand here in place. Everything else
 goes the long way, through `leasing` and `calling`, which step by the tables' methods.
 
-The functions are methods of `Entry`, `Lease`, `Component` and `LeasedComponent`. No allocation that can be avoided, no formatting, no logging here.
+A large launch leaves the processor's caches cold, so what a replay costs is the number of objects that it touches. Whatever it
+would ask of other objects is therefore asked once, and the entry *sealed*: `Entry.seal` is the raw handle of the stream on which
+all of it holds. Who changes any of it breaks the seal, under the same lock: the tables' steps (`Steps.unseal`), whoever takes or
+disturbs the turn (`Turn`), and what moves or takes away memory (`ComponentRecord`).
+
+`replay`, `begin_lease`, `end_lease` and `call` are methods of `Entry`, `Lease`, `Component` and `LeasedComponent`. No allocation
+that can be avoided, no formatting, no logging here.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.lease import Lease
     from cgstate.runtime.preparing import AnyComponent
+    from cgstate.runtime.witness import LeaseWitness
 
 
 def replay(self: Entry) -> None:
@@ -34,18 +41,11 @@ def replay(self: Entry) -> None:
     if self.fast:
         self.take_lock()
         try:
-            turn = self.turn  # under the lock: a capture in another thread may have moved the entry to a new pool
             # Acquire and release undo each other's effects, and nobody can look in between: only the guards and the launch remain.
             if (
                 self.state is EntryState_BOUND
-                and self.manager.serving
-                and self.component.resident
-                and self.noted == self.component.epoch
-                and not turn.owner
-                and self.gate.free
-                and self.current_handle(self.index) == turn.last_handle
+                and (self.current_handle(self.index) == self.seal or sealed(self))
             ):
-                turn.latest = None  # what was handed out expires even if the launch raises: it may have begun
                 try:
                     self.launch()
                 except BaseException as error:
@@ -57,6 +57,30 @@ def replay(self: Entry) -> None:
             self.give_lock()
     with self.lease() as lease:
         lease.replay()
+
+
+def sealed(self: Entry) -> bool:
+    """Seal a bound entry for the current stream if a replay there is undisturbed, and say whether; the lock is held.
+
+    What was handed out of its pool expires then: a replay is next.
+    """
+    turn = self.turn
+    if self.fast and self.current_handle(self.index) == turn.last_handle and undisturbed(self):
+        turn.latest = None
+        turn.seal(self)
+        return True
+    return False
+
+
+def undisturbed(self: Entry) -> bool:
+    """Whether nothing of other objects is in the way of replays, on the stream of the pool's last work; the lock is held."""
+    return (
+        self.manager.serving
+        and self.component.resident
+        and self.noted == self.component.epoch
+        and self.gate.free
+        and not self.turn.owner
+    )
 
 
 def begin_lease(self: Lease) -> Lease:
@@ -73,11 +97,11 @@ def begin_lease(self: Lease) -> Lease:
     entry.take_lock()
     try:
         if (
-            entry.state is EntryState_BOUND
+            entry.fast
+            and entry.state is EntryState_BOUND
             and entry.manager.serving
             and entry.component.resident
             and entry.noted == entry.component.epoch
-            and entry.fast
             and entry.gate.free
         ):
             component = entry.component
@@ -89,7 +113,7 @@ def begin_lease(self: Lease) -> Lease:
                 and component.leased > 0
             ):
                 component.state = EntryState_REPLAYING
-        else:
+        elif entry.told is None or not acquire_told(entry, entry.told, thread):
             leasing.acquire(entry, thread)
         self.thread = thread
         self.seen = None
@@ -97,6 +121,57 @@ def begin_lease(self: Lease) -> Lease:
     finally:
         entry.give_lock()
     return self
+
+
+def acquire_told(entry: Entry, told: LeaseWitness, thread: int) -> bool:
+    """Take a lease and tell of it in one word, if nothing but that is unusual; the lock is held."""
+    if (
+        entry.state is EntryState_BOUND
+        and entry.manager.serving
+        and entry.component.resident
+        and entry.noted == entry.component.epoch
+        and entry.gate.free
+    ):
+        component = entry.component
+        entry.leases += 1
+        entry.component.leased += 1
+        entry.state = EntryState_REPLAYING
+        if (
+            component.state is EntryState_BOUND
+            and component.leased > 0
+        ):
+            component.state = EntryState_REPLAYING
+            told.acquired(entry, component, thread)
+        else:
+            told.acquired(entry, None, thread)
+        return True
+    return False
+
+
+def release_told(entry: Entry, told: LeaseWitness) -> bool:
+    """Give a lease back and tell of it in one word, if nothing but that is unusual; the lock is held."""
+    if (
+        entry.state is EntryState_REPLAYING
+        and entry.leases == 1
+        and not entry.retiring
+        and not entry.failed
+        and not entry.gate.waiting
+    ):
+        component = entry.component
+        entry.leases = 0
+        entry.component.leased -= 1
+        entry.state = EntryState_BOUND
+        if (
+            component.state is EntryState_REPLAYING
+            and component.leased == 0
+            and (component.bound > 0 or component.pure_lazy)
+        ):
+            component.state = EntryState_BOUND
+            told.released(entry, component)
+        else:
+            told.released(entry, None)
+        return True
+    return False
 
 
 def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -111,11 +186,11 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
             self.thread = 0
             books.held_leases.discard(self)
             if (
-                entry.state is EntryState_REPLAYING
+                entry.fast
+                and entry.state is EntryState_REPLAYING
                 and entry.leases == 1
                 and not entry.retiring
                 and not entry.failed
-                and entry.fast
                 and not entry.gate.waiting
             ):
                 component = entry.component
@@ -128,7 +203,7 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
                     and (component.bound > 0 or component.pure_lazy)
                 ):
                     component.state = EntryState_BOUND
-            else:
+            elif entry.told is None or not release_told(entry, entry.told):
                 leasing.release(entry)
     finally:
         entry.give_lock()
@@ -187,6 +262,8 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
                 and record.leased > 0
             ):
                 record.state = EntryState_REPLAYING
+            if turn.sealed:
+                turn.unseal()
             turn.owner = thread
             turn.exclusive = self.exclusive
             refused = None

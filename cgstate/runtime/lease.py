@@ -66,7 +66,8 @@ class Lease:
 
     def launched(self) -> None:
         """This lease's replay was the pool's last one; the lock is held."""
-        self.seen = self.entry.turn.latest = object()
+        self.seen = object()
+        self.entry.turn.lend(self.seen)
 
     def over(self) -> None:
         """Mark the lease as ended; the lock is held."""

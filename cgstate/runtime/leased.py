@@ -32,7 +32,7 @@ class LeasedOutput(Generic[R]):
         self._lease = lease
         self._seen = object()
         if entry is not None:
-            entry.turn.latest = self._seen
+            entry.turn.lend(self._seen)
 
     @classmethod
     def own(cls, value: object) -> LeasedOutput[object]:
@@ -99,7 +99,8 @@ class LeasedOutput(Generic[R]):
     def __del__(self) -> None:
         lease = getattr(self, "_lease", None)
         if lease is not None:  # may run anywhere, under the device's lock too: whoever comes next ends the lease
-            log.warning("a leased output of %s was dropped without release", lease.entry.name)
+            name = lease.entry.manager.name
+            log.warning("%s: a leased output of %s was dropped without release", name, lease.entry.name)
             gate = lease.entry.gate
             gate.dropped.append(lease.end)
             lease.entry.manager.unsettled = True

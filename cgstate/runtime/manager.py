@@ -95,7 +95,7 @@ class GraphManager:
         vote: Asked before collective components capture by their routine, commit, or evict by a miss.
         sync: Threading primitives; all managers of a device share one.
         observer: Told of every transition, under the device's lock; must be quick and call nothing of the manager. A function, or
-            a `cgstate.runtime.witness.Witness`, such as the recorders of `cgstate.trace`, which is told more.
+            a `cgstate.runtime.witness.Witness`, which is told more, such as the recorders of `cgstate.trace`.
 
     Every method but `memory`, `stats` and the properties raises `ManagerClosed` or `ManagerPoisoned` where the manager is, and
     every method raises `WrongThread` in a thread that ``owner_thread`` keeps out.
@@ -166,7 +166,7 @@ class GraphManager:
             books.audit = checker
             books.unsettled = True
             books.observer = checker.observe
-            books.fast = False
+            books.fast, books.told = False, None
         declare(books, known)
         self._components: list[AnyComponent] = []
         self._estimate: MemoryEstimate | None = None
@@ -180,7 +180,12 @@ class GraphManager:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception as problem:
+            if error is None:
+                raise
+            error.add_note(f"closing {self._books.name} afterwards raised {describe(problem)}")  # the first error is the one to see
 
     @property
     def state(self) -> ManagerState:
@@ -603,6 +608,7 @@ class GraphManager:
             if books.state is not ManagerState.SERVING:
                 raise books.refuse("release", "the manager is serving")
             with drained(books, "release", timeout):
+                books.check_open("release")  # the device may have been lost meanwhile
                 retire_everything(books)
                 books.release(leases=books.leases)
             self._return_bytes()
@@ -632,7 +638,7 @@ class GraphManager:
             if books.lost:  # before, or noticed only now
                 books.reclaimer.let_go()
             with books.gate.lock:
-                books.close_streams()
+                books.part()
                 books.given_back = not any(pool.state is PoolState.RETIRED for pool in books.pools)  # else the next call goes on
             if books.ended():
                 self._finalizer.detach()

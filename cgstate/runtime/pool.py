@@ -57,10 +57,6 @@ class Pool(PoolSteps):
         """Whether nothing will ever be captured or replayed in it any more."""
         return self.state is PoolState.RETIRED
 
-    def holds_strangers(self) -> bool:
-        """Whether graphs may live in it that we know nothing of."""
-        return False
-
     def owed(self) -> int:
         """What would be charged if it were measured now."""
         return self.bytes()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event, Graph
 from cgstate.errors import describe
-from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
+from cgstate.lifecycle.states import EntryState, FailureKind, PoolKind, PoolState
 from cgstate.runtime.pinned import NOTHING
 from cgstate.runtime.pool import Pool
 from cgstate.runtime.statics import Statics
@@ -38,7 +38,8 @@ class Retired:
         graph: The recording; None when the attempt was undone.
         keep: Buffers, outputs and what was baked in, kept alive until the device is done with them.
         statics: The static inputs alone, which are charged until then.
-        fence: Marks that the device must have passed; None while they could not be set yet.
+        fence: Marks that the device must have passed; None while they are not set yet.
+        stepped: Whether its entry has it no more in its count: the destruction was begun, and failed if it is still here.
     """
 
     entry: Entry
@@ -46,7 +47,8 @@ class Retired:
     graph: Graph | None
     keep: object
     statics: Statics
-    fence: tuple[Event, ...] | None
+    fence: tuple[Event, ...] | None = None
+    stepped: bool = False
 
 
 class Reclaimer:
@@ -68,9 +70,9 @@ class Reclaimer:
         self.stalled_ns = 0
 
     def retire(self, entry: Entry, pool: Pool, graph: Graph | None, keep: object) -> None:
-        """Hand over a recording; the lock is held."""
+        """Hand over a recording; the lock is held. Asks the device nothing: an interrupt there would leave half of it undone."""
         self.books.unsettled = True
-        self.queue.append(Retired(entry, pool, graph, keep, entry.statics, self._fence(pool)))
+        self.queue.append(Retired(entry, pool, graph, keep, entry.statics))
 
     def settle(self) -> None:
         """Destroy what may be destroyed now, of this manager and of dropped ones. Cheap when there is nothing; never waits."""
@@ -85,7 +87,7 @@ class Reclaimer:
             try:
                 gone = orphan(self.books)
             except Exception as error:
-                log.warning("burying a dropped manager failed, and is tried again later: %s", describe(error))
+                log.warning("%s: burying a dropped manager failed, and is tried again later: %s", self.books.name, describe(error))
             finally:
                 if not gone:
                     orphans.append(orphan)
@@ -108,9 +110,8 @@ class Reclaimer:
             with gate.lock:
                 self._await_quiet()  # another capture may have begun meanwhile: what cannot be destroyed in it goes after it
                 batch = self._take()
-            self._destroy(batch)
-            if not batch or not self.queue:
-                return  # done, or what is left is leased and goes with the lease
+            if not self._destroy(batch) or not self.queue:
+                return  # done, or what is left is leased and goes with the lease, or cannot be destroyed now
 
     def _await_quiet(self) -> None:
         """Wait until no capture is open; the lock is held."""
@@ -120,6 +121,7 @@ class Reclaimer:
     def await_device(self) -> bool:
         """Wait until the device is done with what is retired; False when it is lost."""
         with self.books.gate.lock:
+            self._mark()
             waiting = [event for retired in self.queue for event in retired.fence or ()]
         try:
             for event in waiting:
@@ -155,7 +157,7 @@ class Reclaimer:
             try:
                 pool.handle.drop()
             except Exception:
-                log.exception("letting go of pool %s failed; going on", pool.name)
+                log.exception("%s: letting go of pool %s failed; going on", self.books.name, pool.name)
 
     def _give_back(self, *, always: bool) -> int:
         books, gate = self.books, self.books.gate
@@ -175,7 +177,7 @@ class Reclaimer:
         returned = 0
         try:
             cleared = False
-            if gone or uncleared:
+            if gone or uncleared or gate.leftovers:
                 if not self._workspaces_are_ours():
                     returned = books.backend.flush()  # what looks like foreign graphs may be their cached remains
                 cleared = self._workspaces_are_ours() and books.backend.clear_workspaces()
@@ -199,6 +201,7 @@ class Reclaimer:
                     pool.measure()  # also where dropping it failed
                 for each in gate.managers:  # a cleared workspace may have been the last thing in another one's dropped pool
                     each.pools = [pool for pool in each.pools if pool.state is not PoolState.GONE or pool.measure()]
+                gate.leftovers = {pool_id: handle for pool_id, handle in gate.leftovers.items() if handle.reserved_bytes()}
         return returned
 
     def _drop(self, pools: Sequence[Pool]) -> None:
@@ -211,7 +214,7 @@ class Reclaimer:
             try:
                 pool.handle.drop()
             except Exception:
-                log.exception("dropping pool %s failed, and is tried again later; going on", pool.name)
+                log.exception("%s: dropping pool %s failed, and is tried again later; going on", books.name, pool.name)
                 continue
             with books.gate.lock:
                 pool.reclaimed()
@@ -225,6 +228,7 @@ class Reclaimer:
         """Step the entries of whatever may go now, and keep captures out until `_destroy` is done; the lock is held."""
         books = self.books
         gate = books.gate
+        self._mark()
         if not gate.free or not self.queue:
             return []
         batch, left = [], deque[Retired]()
@@ -235,7 +239,9 @@ class Reclaimer:
             if passed and not leases and not (pool.domain.adopted and not pool.spent):
                 if books.audit is not None:
                     books.audit.destroying(retired, leases)
-                retired.entry.reclaim(pool_leases=leases, fence_passed=passed)
+                if not retired.stepped:
+                    retired.entry.reclaim(pool_leases=leases, fence_passed=passed)
+                    retired.stepped = True
                 batch.append(retired)
             else:
                 left.append(retired)
@@ -245,10 +251,14 @@ class Reclaimer:
             gate.destroying += 1
         return batch
 
+    def _mark(self) -> None:
+        """Set the marks that are missing, where they can be set now; the lock is held."""
+        for retired in self.queue:
+            if retired.fence is None:
+                retired.fence = self._fence(retired.pool)
+
     def _passed(self, retired: Retired) -> bool:
         """Whether the device is done with a recording; the lock is held."""
-        if retired.fence is None:
-            retired.fence = self._fence(retired.pool)
         try:
             return retired.fence is not None and all(event.done() for event in retired.fence)
         except Exception as error:
@@ -267,38 +277,52 @@ class Reclaimer:
         if self.books.backend.failure_kind(error) is FailureKind.DEVICE:
             self.books.lose_device()
         else:
-            log.warning("asking for the device's progress failed, and is tried again later: %s", describe(error))
+            name = self.books.name
+            log.warning("%s: asking for the device's progress failed, and is tried again later: %s", name, describe(error))
 
-    def _destroy(self, batch: Sequence[Retired]) -> None:
+    def _destroy(self, batch: Sequence[Retired]) -> bool:
         """Destroy outside the lock, going on past whatever raises: captures wait until it is done.
+
+        Returns:
+            Whether anything was destroyed. What was not is tried again by whoever settles next.
 
         Raises:
             BaseException: an interrupt that came meanwhile, at the end.
         """
         if not batch:
-            return
+            return False
         gate = self.books.gate
         self.books.point("destroy")
         interrupts: list[BaseException] = []
+        failed: list[Retired] = []
         for retired in batch:
             retired.keep, retired.statics = None, Statics(None)
             if retired.graph is not None:
                 try:
                     retired.graph.destroy()
                 except Exception:
-                    log.exception("destroying a graph of %s failed; going on", retired.entry.name)
+                    failed.append(retired)
+                    name = self.books.name
+                    log.exception(
+                        "%s: destroying a graph of %s failed, and is tried again later; going on", name, retired.entry.name
+                    )
                 except BaseException as interrupt:
+                    failed.append(retired)
                     interrupts.append(interrupt)
         with gate.lock:
             gate.destroying -= 1
             gate.notify()
-            self.reclaims += sum(retired.graph is not None for retired in batch)  # an undone attempt gives nothing back
-            for retired in batch:
+            self.queue.extend(failed)
+            self.books.unsettled = self.books.unsettled or bool(failed)
+            done = [retired for retired in batch if retired not in failed]
+            self.reclaims += sum(retired.graph is not None for retired in done)  # an undone attempt gives nothing back
+            for retired in done:
                 self._settled(retired)
             for pool in dict.fromkeys(retired.pool for retired in batch):
                 pool.measure()  # last: it asks the allocator, and may raise
         if interrupts:
             raise interrupts[0]
+        return bool(done)
 
     def _settled(self, retired: Retired) -> None:
         """After the destruction: the pool's count, the pool's end, the entry's name; the lock is held."""
@@ -325,5 +349,5 @@ class Reclaimer:
             managers = list(gate.managers)
             if any(domain.adopted and domain.live for books in managers for domain in books.domains.values()):
                 return False
-            ours = frozenset(pool.id for books in managers for pool in books.pools if not pool.holds_strangers())
+            ours = frozenset(pool.id for books in managers for pool in books.pools if pool.kind is not PoolKind.foreign)
         return not self.books.backend.has_foreign_graphs(ours)

@@ -177,6 +177,16 @@ class ComponentRecord(_Hot):
         if self.manager.witness is not None:
             self.manager.witness.notice(self, Notice.answered, reason)
 
+    def note_move(self) -> None:
+        """Memory that it depends on has moved; the lock is held."""
+        self.manager.unseal()
+        self.epoch += 1
+
+    def note_resident(self, resident: bool) -> None:
+        """Memory that it depends on is all there, or is not; the lock is held."""
+        self.manager.unseal()
+        self.resident = resident
+
     @property
     def live_hits(self) -> int:
         """Hits on the entries there are now."""

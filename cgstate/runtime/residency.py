@@ -64,9 +64,12 @@ def check_capture(entry: Entry) -> None:
 def refresh(records: Iterable[ComponentRecord]) -> None:
     """Look again whether components have all that they need, after something was suspended, resumed or declared."""
     for record in records:
-        was, record.resident = record.resident, not missing(record)
+        resident = not missing(record)
+        if resident is record.resident:
+            continue
+        record.note_resident(resident)
         witness = record.manager.witness
-        if witness is not None and was is not record.resident:
+        if witness is not None:
             witness.notice(record, Notice.resident, record.resident)
 
 

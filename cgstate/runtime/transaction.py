@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import TYPE_CHECKING
 
-from cgstate.backends.base import Stream
+from cgstate.backends.base import Event, Stream
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import (
     BudgetExceeded,
@@ -28,10 +28,10 @@ from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
 from cgstate.lifecycle.world import Act
 from cgstate.runtime import pinned as pins
 from cgstate.runtime import residency, sharing
-from cgstate.runtime.capture import Attempt, MakeFunction, Recording, record
+from cgstate.runtime.capture import Attempt, MakeFunction, Recording, record, record_block
 from cgstate.runtime.entry import UNPOOLED, Entry
 from cgstate.runtime.failure import clear_frames
-from cgstate.runtime.pinned import Baked
+from cgstate.runtime.pinned import NOTHING, Baked
 from cgstate.runtime.vote import Ballot
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Transaction:
         Args:
             entry: From `GraphManager.entry`.
             make_fn: Called with ``warmup`` outside the graph, before each warm-up round and once more before the capture; returns
-                the function to run. Where that is a generator function it yields `cgstate.Break`s, which run eagerly at each
+                the function to run. Where that is a generator function it yields each `cgstate.Break`, which runs eagerly at each
                 replay, and what lies between them is recorded segment by segment.
             stream: A framework stream to capture on; default: the domain's own. A stream of yours may own library workspaces
                 outside the pool, so the domain then keeps its bytes until it is retired as a whole.
@@ -142,20 +142,9 @@ class Transaction:
     ) -> Recording:
         """`capture` with what a routine adds: its buffers, its context and its clean-up."""
         books = self._books
-        self._check_open("capture")
-        if books.backend.capturing():
-            raise books.refuse("capture", "the caller's stream is not capturing", CaptureActive)
         if not isinstance(entry, Entry) or not callable(make):
             raise ConfigError(f"capture takes an entry and a function that makes the work, not {entry!r} and {make!r}")
-        if entry.manager is not books:
-            raise ConfigError(f"{entry.name} belongs to another manager")
-        entry = self.resolve(entry)
-        if stream is not None and not stream.handle:
-            raise ConfigError("a capture cannot run on the default stream")
-        if self.kind is not TransactionKind.lazy and not entry.component.has_room:
-            books.reclaimer.finish()  # a lease that ended meanwhile may have left something to wait for
-        books.point("capture_begin")
-        pool, stream = self._begin(entry, stream)
+        entry, pool, stream = self._open_attempt(entry, stream)
         before = pool.charged
         undo = UndoLog()
         buffers: object = None
@@ -170,26 +159,12 @@ class Transaction:
                 with books.backend.on_stream(stream), books.backend.allocating_mode():
                     buffers = entry.buffers = allocate()
                     books.backend.check_static(buffers)
-            attempt = Attempt(
-                books.backend,
-                pool.handle,
-                stream,
-                books.capture_error_mode,
-                prime=not pool.domain.adopted,
-                rounds=books.warmup_rounds,
-            )
-            recording = record(attempt, baking, inside(), undo)
+            recording = record(self._attempt(pool, stream), baking, inside(), undo)
             entry.baked = baked = baking.finish()
             sharing.check_recording(entry, recording.graph)
-            done = stream.record()
-            if self.kind is not TransactionKind.profile:
-                books.budget.inspect(entry)
-            undo.succeed()
+            done = self._inspected(entry, stream, undo)
         except BaseException as error:
-            if recording is not None:  # recorded, but the steps that always run have raised: what would undo it is forgotten by now
-                undo.on_failure("destroy the graph", recording.graph.destroy)
-            undo.fail()
-            clear_frames(error, *(problem for _, problem in undo.errors))
+            self._undo(error, recording, undo)
             failure = self._failed(entry, pool, buffers, error, undo)
             try:
                 if failure is None:
@@ -198,15 +173,108 @@ class Transaction:
             finally:
                 baking.forget()
                 failure = buffers = recording = None  # this frame is part of the traceback: keep nothing alive, make no cycle
+        self._recorded(Captured(entry, recording, buffers, baked), pool, before, stream, done)
+        return recording
+
+    @contextmanager
+    def recording(self, entry: Entry, *, stream: object = None, uses_random: bool = False) -> Iterator[None]:
+        """Record what the block does for ``entry``, for engines that open their captures by a ``with`` block of their own.
+
+        As `capture`, without a warm-up: the engine has warmed up whatever the block runs, on the same stream. A replay gives no
+        output; the block writes it where the engine finds it.
+
+        Args:
+            entry: From `GraphManager.entry`.
+            stream: A framework stream to capture on; current in the block. Default: the domain's own.
+            uses_random: Whether the block draws random numbers.
+
+        Raises:
+            IllegalTransition: the entry, its pool or the gate refuses, before the block; nothing was changed.
+            CaptureFailed: the block raised, or the capture failed, and it was undone; the first error is the cause.
+            ConfigError: ``entry`` has a routine or is of another manager; or ``stream`` cannot be captured.
+        """
+        books = self._books
+        if not isinstance(entry, Entry) or entry.component.routine is not None:
+            raise ConfigError(f"only an entry without a routine can be recorded by a block, not {entry!r}")
+        adopted = None if stream is None else books.backend.adopt_stream(stream)
+        entry, pool, chosen = self._open_attempt(entry, adopted)
+        before = pool.charged
+        undo = UndoLog()
+        recording: Recording | None = None
+        try:
+            self._follow(pool, chosen)
+            books.backend.keep_generator(undo)
+            with record_block(self._attempt(pool, chosen), undo) as graph:
+                yield
+            recording = Recording(graph, None, uses_random, settled=True)
+            done = self._inspected(entry, chosen, undo)
+        except BaseException as error:
+            self._undo(error, recording, undo)
+            failure = self._failed(entry, pool, None, error, undo)
+            try:
+                if failure is None:
+                    raise
+                raise failure from error
+            finally:
+                failure = recording = None  # as in `capture_entry`
+        self._recorded(Captured(entry, recording, None, NOTHING), pool, before, chosen, done)
+
+    # -- the steps of one attempt ---------------------------------------------------------------------------------------
+
+    def _open_attempt(self, entry: Entry, stream: Stream | None) -> tuple[Entry, Pool, Stream]:
+        """Check and begin; the entry that is recorded, its pool and its stream. Nothing is changed if anything refuses."""
+        books = self._books
+        self._check_open("capture")
+        if books.backend.capturing():
+            raise books.refuse("capture", "the caller's stream is not capturing", CaptureActive)
+        if entry.manager is not books:
+            raise ConfigError(f"{entry.name} belongs to another manager")
+        entry = self.resolve(entry)
+        if stream is not None and not stream.handle:
+            raise ConfigError("a capture cannot run on the default stream")
+        if self.kind is not TransactionKind.lazy and not entry.component.has_room:
+            books.reclaimer.finish()  # a lease that ended meanwhile may have left something to wait for
+        books.point("capture_begin")
+        pool, stream = self._begin(entry, stream)
+        return entry, pool, stream
+
+    def _attempt(self, pool: Pool, stream: Stream) -> Attempt:
+        books = self._books
+        return Attempt(
+            books.backend,
+            pool.handle,
+            stream,
+            books.capture_error_mode,
+            prime=not pool.domain.adopted,
+            rounds=books.warmup_rounds,
+        )
+
+    def _inspected(self, entry: Entry, stream: Stream, undo: UndoLog) -> Event:
+        """It was recorded: hold it against the budget, do what is always done, and mark the end of its work."""
+        done = stream.record()
+        if self.kind is not TransactionKind.profile:
+            self._books.budget.inspect(entry)
+        undo.succeed()
+        return done
+
+    def _undo(self, error: BaseException, recording: Recording | None, undo: UndoLog) -> None:
+        """Put everything back and let go of what the error's frames hold."""
+        if recording is not None:  # recorded, but the steps that always run have raised: what would undo it is forgotten by now
+            undo.on_failure("destroy the graph", recording.graph.destroy)
+        undo.fail()
+        clear_frames(error, *(problem for _, problem in undo.errors))
+
+    def _recorded(self, captured: Captured, pool: Pool, before: int, stream: Stream, done: Event) -> None:
+        """Take a recording in, and let the next capture begin."""
+        books, entry = self._books, captured.entry
         books.point("capture_end")
         with books.gate.lock:
             entry.capture_end()
             pool.end()
-            pool.turn.disturb(done)
-            self.captured.append(Captured(entry, recording, buffers, baked))
+            pool.turn.disturb(stream, done)
+            self.captured.append(captured)
             self._release_gate()
             books.budget.note(entry, pool.measure() - before, alone=not before)
-        return recording
 
     def resolve(self, entry: Entry) -> Entry:
         """The entry that is recorded for ``entry``: itself.

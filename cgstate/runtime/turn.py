@@ -14,20 +14,15 @@ from cgstate.backends.base import Backend, Event, Stream
 from cgstate.errors import CaptureActive
 
 if TYPE_CHECKING:
+    from cgstate.runtime.entry import Entry
     from cgstate.runtime.record import ComponentRecord
 
 NO_STREAM = -1
 """No raw stream handle: makes the next work look at the fences."""
 
 
-class _Hot:
-    """What a replay touches, next to each other in memory: after a large launch most of the cache is cold."""
-
-    __slots__ = ("last_handle", "latest", "owner")
-
-
-class Turn(_Hot):
-    """Guarded by the device's lock.
+class Turn:
+    """Guarded by the device's lock. Only its methods, and the hot path, assign what seals rely on: owner, stream and token.
 
     Attributes:
         owner: Thread whose call has the turn now; 0 when nobody.
@@ -38,11 +33,25 @@ class Turn(_Hot):
             for everybody whose token it is not.
         last_handle: Raw handle of the stream of the last work; `NO_STREAM` when there is something to wait for.
         last_stream: That stream; keeps the handle alive.
-        waits: Marks that the next work waits for, on whichever stream it comes.
+        sealed: Entries of the pool that are sealed: nobody has the turn, all work came on one stream, and no output is handed out.
+        waits: Marks that the next work waits for, on whichever stream it comes, with the streams that they are in.
         followed: Raw handle of the stream that the last `follow` waited for; for the audit.
     """
 
-    __slots__ = ("__weakref__", "breaking", "exclusive", "followed", "last_stream", "name", "outer", "waits")
+    __slots__ = (
+        "__weakref__",
+        "breaking",
+        "exclusive",
+        "followed",
+        "last_handle",
+        "last_stream",
+        "latest",
+        "name",
+        "outer",
+        "owner",
+        "sealed",
+        "waits",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -53,14 +62,33 @@ class Turn(_Hot):
         self.latest: object = None
         self.last_handle = NO_STREAM
         self.last_stream: Stream | None = None
-        self.waits: list[Event] = []
+        self.waits: list[tuple[Stream, Event]] = []
         self.followed = NO_STREAM
+        self.sealed: list[Entry] = []
+
+    def seal(self, entry: Entry) -> None:
+        """Let replays of ``entry`` on the stream of the last work ask nothing of others until `unseal`."""
+        if entry.seal == NO_STREAM:
+            self.sealed.append(entry)  # first: an interrupt must not leave a seal that nobody can break
+            entry.seal = self.last_handle
+
+    def unseal(self) -> None:
+        """Let the next replay of each entry of the pool ask again."""
+        for entry in self.sealed:
+            entry.seal = NO_STREAM
+        self.sealed.clear()
+
+    def lend(self, token: object) -> None:
+        """Somebody holds the output of the last replay: it has to expire with the next one."""
+        self.unseal()
+        self.latest = token
 
     def take(self, thread: int) -> None:
         """Give it to ``thread``, which nests a call into its own break if it has it already; the lock is held."""
         if self.breaking is not None:
             self.outer.append(self.breaking)
             self.breaking = None
+        self.unseal()
         self.owner = thread
 
     def give(self) -> None:
@@ -90,22 +118,26 @@ class Turn(_Hot):
         if other and last is not None:
             stream.wait(last.record())
             self.followed = last.handle
-        for event in self.waits:
+        for _, event in self.waits:
             stream.wait(event)
         self.waits.clear()
+        self.unseal()
         self.last_stream = stream
         self.last_handle = handle
 
-    def disturb(self, event: Event) -> None:
-        """Make the next work wait for ``event``, on whichever stream it comes."""
-        self.waits.append(event)
+    def disturb(self, stream: Stream, event: Event) -> None:
+        """Make the next work wait for ``event``, a mark in ``stream``, on whichever stream it comes."""
+        self.unseal()
+        if self.waits and self.waits[-1][0] is stream:
+            self.waits.pop()  # a stream passes its marks in order: hundreds of captures on one need one wait
+        self.waits.append((stream, event))
         self.last_handle = NO_STREAM
 
     def fence(self) -> tuple[Event, ...] | None:
         """Marks behind all work so far; None while the last stream is being captured and cannot be marked."""
         last = self.last_stream
         if last is None:
-            return tuple(self.waits)
+            return tuple(event for _, event in self.waits)
         if last.capturing():
             return None
-        return (last.record(), *self.waits)
+        return (last.record(), *(event for _, event in self.waits))

@@ -43,7 +43,7 @@ from cgstate.spec.cells import (
     transaction,
     usable,
 )
-from cgstate.spec.shared import domain_leases, draining
+from cgstate.spec.shared import domain_leases, draining, suspended
 from cgstate.spec.terms import Count, Every, Objects, Plus, Total, cell, implies, then
 
 C, E, M, P = ComponentState, EntryState, ManagerState, PoolState
@@ -171,6 +171,14 @@ INVARIANTS = (
             state.eq(E.REPLAYING).eq(Lit(0).lt(entry("leases")))
             & implies(usable & stale(), state.eq(E.REPLAYING) & entry("retiring")),
             *ENTRY,
+        ),
+    ),
+    Property(
+        "I8_what_is_away_is_not_used",
+        "Memory that was given away for a while is leased by nobody, recorded by nobody, and the device is done with it.",
+        implies(
+            suspended & transaction.eq(Kind.NONE) & usable,
+            leases.eq(0) & captures.eq(0) & every(~pool("running"), ("p", POOLS)),
         ),
     ),
     Property(

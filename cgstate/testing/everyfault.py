@@ -8,7 +8,7 @@ everything settle, within the steps that `live` takes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cgstate.errors import ConfigError
 from cgstate.testing.faults import METHODS
@@ -56,8 +56,7 @@ def every_fault(
     Returns:
         What came of it; `Violated` is collected, not raised.
     """
-    given = setup or Setup()
-    chosen = Setup(**{**{name: getattr(given, name) for name in given.__dataclass_fields__}, "faulty": True})
+    chosen = replace(setup or Setup(), faulty=True)
     report = FaultReport()
     failures: list[str] = []
     with steady():

@@ -1,33 +1,41 @@
-"""The pytest plugin: options, a header line, and a summary of what the stateful tests of a session have covered.
+"""The pytest plugin: options, fixtures, a header line, and a summary of what the stateful tests of a session have covered.
 
-Loaded for every pytest run where cgstate is installed, so it imports nothing until a test asks for it.
+Loaded for every pytest run where cgstate is installed, so it imports nothing heavy until a test asks for it.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cgstate.testing.tally import Tally
+
 if TYPE_CHECKING:
+    from cgstate.testing.schedules import Make
     from cgstate.testing.stateful.bed import Bed
-    from cgstate.testing.stateful.coverage import Coverage
     from cgstate.testing.stateful.fuzzing import FuzzReport
 
 PRESETS = {"fast": (20, 30), "normal": (100, 50), "slow": (1000, 60)}
 """Examples, and steps of each: of Hypothesis machines, and of walks."""
 
-MARKERS = (
-    "cgstate_cuda: needs a CUDA device; runs with --cgstate-backend=cuda, and is reported as skipped without",
-    "cgstate_stateful: a stateful test, for selecting with -m",
-    "cgstate_schedule: explores schedules, for selecting with -m",
-)
+MARKERS = {
+    "cgstate_cuda": "needs a CUDA device; runs with --cgstate-backend=cuda, and is named in the summary without",
+    "cgstate_stateful": "a stateful test; whatever uses `cgstate_walk` has it",
+    "cgstate_schedule": "explores schedules; whatever uses `cgstate_explore` or `cgstate_schedule` has it",
+}
+MARKED_BY = {
+    "cgstate_walk": "cgstate_stateful",
+    "cgstate_explore": "cgstate_schedule",
+    "cgstate_schedule": "cgstate_schedule",
+}
+"""The marker that the use of a fixture brings."""
 
-_SEEN = pytest.StashKey["list[str]"]()
-_SUMMARY = "cgstate.testing.stateful.coverage"
+SCHEDULE = "--cgstate-schedule"
+WALK = "--cgstate-walk"
+
+_TALLY = pytest.StashKey[Tally]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,12 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cgstate", "lifecycle of CUDA graphs")
     group.addoption("--cgstate-backend", choices=("sim", "cuda"), default="sim", help="What `cgstate_bed` runs on.")
     group.addoption("--cgstate-seed", type=int, default=0, metavar="N", help="The first seed of `cgstate_walk`.")
-    group.addoption(
-        "--cgstate-schedule",
-        default="",
-        metavar="SCHEDULE",
-        help="The schedule to replay, as a failure printed it: `cgstate_schedule`.",
-    )
+    group.addoption(SCHEDULE, default="", metavar="SCHEDULE", help="Run this one schedule instead of all: `cgstate_explore`.")
+    group.addoption(WALK, default="", metavar="TOKEN", help="Take this one walk again, as a failure printed it: `cgstate_walk`.")
     group.addoption(
         "--cgstate-preset",
         choices=tuple(PRESETS),
@@ -60,18 +64,32 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers and, if one was asked for, the preset.
 
     Raises:
-        pytest.UsageError: CUDA was asked for and is not here, or a preset was and Hypothesis is not.
+        pytest.UsageError: CUDA was asked for and is not here, or the walk to take again is none.
     """
-    for marker in MARKERS:
-        config.addinivalue_line("markers", marker)
-    config.stash[_SEEN] = []
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+    given = {option: config.getoption(option) for option in (SCHEDULE, WALK)}
+    config.stash[_TALLY] = Tally(config.getoption("--cgstate-fail-under"), {key: text for key, text in given.items() if text})
+    config.pluginmanager.register(_Skips(config.stash[_TALLY]), "cgstate-skips")
     if config.getoption("--cgstate-backend") == "cuda":
         from cgstate.backends.choose import cuda_is_here
 
         if not cuda_is_here():
             raise pytest.UsageError("--cgstate-backend=cuda: there is no CUDA device here (or no torch)")
+    if given[WALK]:
+        _parsed(given[WALK])
     if preset := config.getoption("--cgstate-preset"):
         _load_profile(preset)
+
+
+def _parsed(token: str) -> tuple[int, int]:
+    from cgstate.errors import ConfigError
+    from cgstate.testing.stateful.failing import parse_token
+
+    try:
+        return parse_token(token)
+    except ConfigError as wrong:
+        raise pytest.UsageError(f"{WALK}: {wrong}") from None
 
 
 def _load_profile(preset: str) -> None:
@@ -97,13 +115,16 @@ def pytest_report_header(config: pytest.Config) -> str:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what needs the other backend."""
-    if config.getoption("--cgstate-backend") != "cuda":
-        skipped = pytest.mark.skip(reason="needs --cgstate-backend=cuda")
-        for item in items:
-            if item.get_closest_marker("cgstate_cuda") is not None:
-                item.add_marker(skipped)
+    """Mark what uses our fixtures; skip, with the reason, what needs the other backend."""
+    skipped = pytest.mark.skip(reason="needs --cgstate-backend=cuda")
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in MARKED_BY:
+                item.add_marker(MARKED_BY[fixture])
+        if item.get_closest_marker("cgstate_cuda") is not None and config.getoption("--cgstate-backend") != "cuda":
+            item.add_marker(skipped)
 
 
 # -- fixtures ---------------------------------------------------------------------------------------------------------
@@ -122,102 +143,101 @@ def cgstate_bed(pytestconfig: pytest.Config) -> type[Bed]:
 
 
 @pytest.fixture
-def cgstate_walk(pytestconfig: pytest.Config) -> Callable[[type[Bed]], FuzzReport]:
-    """Walks over a bed, as many as the preset says, from the chosen seed; fails the test with what they found."""
+def cgstate_walk(request: pytest.FixtureRequest) -> Callable[[type[Bed]], FuzzReport]:
+    """Walks over a bed, as many as the preset says, from the chosen seed; fails the test with what they found.
+
+    With ``--cgstate-walk`` it takes that walk alone.
+    """
+    config = request.config
+    token: str = config.getoption(WALK)
 
     def walk(bed: type[Bed]) -> FuzzReport:
         from cgstate.testing.stateful.fuzzing import fuzz
 
-        examples, steps = PRESETS[pytestconfig.getoption("--cgstate-preset") or "normal"]
-        report = fuzz(bed, seed=pytestconfig.getoption("--cgstate-seed"), examples=examples, steps=steps)
+        seed = config.getoption("--cgstate-seed")
+        examples, steps = PRESETS[config.getoption("--cgstate-preset") or "normal"]
+        if token:
+            config.stash[_TALLY].taken.add(WALK)
+            examples, (seed, steps) = 1, _parsed(token)
+        report = fuzz(bed, seed=seed, examples=examples, steps=steps, most_failures=1)
         for failed in report.failures:
-            pytest.fail(str(failed), pytrace=False)
+            pytest.fail(f"{failed}\nagain: pytest '{request.node.nodeid}' {WALK}={failed.token}", pytrace=False)
         return report
 
     return walk
 
 
 @pytest.fixture
+def cgstate_explore(request: pytest.FixtureRequest, cgstate_schedule: str) -> Callable[..., None]:
+    """Runs every schedule with at most so many preemptions, two unless told; or, with ``--cgstate-schedule``, that one alone."""
+
+    def explore(make: Make, *, preemptions: int = 2) -> None:
+        from cgstate.testing import schedules
+
+        try:
+            if cgstate_schedule:
+                schedules.replay(make, cgstate_schedule)
+            else:
+                schedules.explore(make, preemptions=preemptions)
+        except schedules.ScheduleFailed as failed:
+            failed.add_note(f"again: pytest '{request.node.nodeid}' {SCHEDULE}='{failed.schedule}'")
+            raise
+
+    return explore
+
+
+@pytest.fixture
 def cgstate_schedule(pytestconfig: pytest.Config) -> str:
     """The schedule to replay; empty if none was given."""
-    schedule: str = pytestconfig.getoption("--cgstate-schedule")
+    schedule: str = pytestconfig.getoption(SCHEDULE)
+    pytestconfig.stash[_TALLY].taken.add(SCHEDULE)
     return schedule
 
 
-# -- what was covered -------------------------------------------------------------------------------------------------
+# -- what it came to --------------------------------------------------------------------------------------------------
+
+
+class _Skips:
+    """Notes the tests of ours that did not run; those of workers are reported here as well."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A phase of a test has ended."""
+        if report.skipped and not hasattr(report, "wasxfail") and MARKERS.keys() & report.keywords:
+            place: Any = report.longrepr
+            self._tally.not_run[report.nodeid] = str(place[2] if isinstance(place, tuple) else place).removeprefix("Skipped: ")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker sends what it has covered; whoever has it all compares with the threshold."""
+    """A worker sends what it knows; whoever has it all judges."""
     config = session.config
-    seen = _seen_here()
+    tally = config.stash[_TALLY]
+    tally.look()
     output: Any = getattr(config, "workeroutput", None)
     if output is not None:
-        output["cgstate"] = seen
-        return
-    if seen:
-        config.stash[_SEEN].append(seen)
-    if _shortfall(config) and session.exitstatus == pytest.ExitCode.OK:
+        output["cgstate"] = tally.packed()
+    elif session.exitstatus == pytest.ExitCode.OK and any(tally.faults()) and not config.option.collectonly:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """A worker of xdist has ended: take what it has covered."""
-    seen = getattr(node, "workeroutput", {}).get("cgstate")
-    if seen:
-        node.config.stash[_SEEN].append(seen)
+    """A worker of xdist has ended: take what it has sent; one that crashed has sent nothing."""
+    if sent := getattr(node, "workeroutput", {}).get("cgstate"):
+        node.config.stash[_TALLY].add(sent)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Rows and guard outcomes, what was missed where a threshold asks for it, and how much is too little."""
-    coverage = _covered(config)
-    wanted = config.getoption("--cgstate-fail-under")
-    if coverage is None and wanted is None:
+    """What was covered, which tests of ours did not run, and what falls short."""
+    if config.option.collectonly:
         return
-    terminalreporter.section("cgstate")
-    if coverage is not None:
-        seen = coverage.document()
-        terminalreporter.line(f"rows taken: {seen['rows_covered']} of {seen['rows']}")
-        terminalreporter.line(f"guard outcomes seen: {seen['guard_outcomes_covered']} of {seen['guard_outcomes']}")
-    for line in _shortfall(config):
+    tally = config.stash[_TALLY]
+    told, wrong = list(tally.lines()), list(tally.faults())
+    if told or wrong:
+        terminalreporter.section("cgstate")
+    for line in told:
+        terminalreporter.line(line)
+    for line in wrong:
         terminalreporter.line(line, red=True)
-
-
-def _seen_here() -> str:
-    """What this process has covered, as text; empty if it has run no stateful test."""
-    module: Any = sys.modules.get(_SUMMARY)
-    return json.dumps(module.TOTAL.packed()) if module is not None and module.TOTAL.rows else ""
-
-
-def _covered(config: pytest.Config) -> Coverage | None:
-    """What all processes have covered together."""
-    packed = config.stash[_SEEN]
-    if not packed:
-        return None
-    from cgstate.testing.stateful.coverage import Coverage
-
-    total = Coverage()
-    for each in packed:
-        total.add(Coverage.unpacked(json.loads(each)))
-    return total
-
-
-def _shortfall(config: pytest.Config) -> list[str]:
-    """What falls short of the threshold, in words."""
-    wanted = config.getoption("--cgstate-fail-under")
-    if wanted is None:
-        return []
-    coverage = _covered(config)
-    if coverage is None:
-        return [f"--cgstate-fail-under={wanted:g}: no stateful test has run"]
-    seen: dict[str, Any] = coverage.document()
-    short = []
-    for what, covered, there, missed in (
-        ("rows", seen["rows_covered"], seen["rows"], seen["rows_missed"]),
-        ("guard outcomes", seen["guard_outcomes_covered"], seen["guard_outcomes"], seen["guard_outcomes_missed"]),
-    ):
-        if 100 * covered < wanted * there:
-            short.append(f"--cgstate-fail-under={wanted:g}: {100 * covered / there:.1f} % of the {what}")
-            short += [f"  not seen: {each}" for each in missed]
-    return short

@@ -61,7 +61,7 @@ class Encoder:
             elif first.form == FULL:
                 yield from self._full(*item, zero)  # type: ignore[call-arg]  # a `Full`
             else:
-                yield self._brief(first, item[1])  # type: ignore[arg-type]  # a `Brief`
+                yield self._brief(first)
 
     def _introduce(self, lane: Lane, *, fresh: bool) -> Iterator[str]:
         for owner in lane.owners:
@@ -74,15 +74,15 @@ class Encoder:
             record = record._replace(fresh=False, values=constant)
         yield self._line({"record": "entity", **record._asdict()})
 
-    def _timed(self, of: RowOf, source: str, when: int, thread: int, stream: int, zero: int) -> str:
+    def _timed(self, of: RowOf, when: int, thread: int, stream: int, zero: int) -> str:
         when -= zero
         thread = self._thread(thread)
         self._latest = self._last[of.lane.record.manager] = when, thread
-        return self._event(of, source, when, thread, f',"stream":{stream}' if stream != NO_STREAM else "")
+        return self._event(of, when, thread, f',"stream":{stream}' if stream != NO_STREAM else "")
 
-    def _brief(self, of: RowOf, source: str) -> str:
+    def _brief(self, of: RowOf) -> str:
         when, thread = self._last.get(of.lane.record.manager, self._latest)
-        return self._event(of, source, when, thread, "")
+        return self._event(of, when, thread, "")
 
     def _full(self, of: RowOf, source: str, when: int, thread: int, stream: int, look: Look, zero: int) -> Iterator[str]:
         when -= zero
@@ -116,10 +116,11 @@ class Encoder:
             }
         )
 
-    def _event(self, of: RowOf, source: str, when: int, thread: int, rest: str) -> str:
+    def _event(self, of: RowOf, when: int, thread: int, rest: str) -> str:
         """A line without a look: all but its numbers is the same each time."""
-        if of.text is None:  # such a row has one source
+        if of.text is None:
             record, row = of.lane.record, of.row
+            (source,) = row.row.sources
             same = {
                 "machine": record.machine,
                 "entity": record.entity,

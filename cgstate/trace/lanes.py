@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
-from cgstate.lifecycle.states import EntryState, PoolKind, PoolState
+from cgstate.lifecycle.states import ComponentEvent, ComponentState, EntryEvent, EntryState, PoolKind, PoolState
 from cgstate.lifecycle.steps import Steps
+from cgstate.lifecycle.tables import COMPONENT, ENTRY
 from cgstate.runtime.books import Books
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.pool import Pool
@@ -17,15 +19,33 @@ from cgstate.trace.rows import LEASES, MACHINE, ROWS, TraceRow, constants
 
 if TYPE_CHECKING:
     from cgstate.lifecycle.expr import Value
+    from cgstate.lifecycle.table import Machine
 
 TIMED, BRIEF, FULL = range(3)
 """How a row is logged: a lease with time, thread and stream; what follows it at once with nothing; all else with all there is."""
-LENGTH = (5, 2, 6)
+LENGTH = (4, 1, 6)
 """How many values of the log that takes."""
 
 
+def _between(machine: Machine, event: StrEnum, source: StrEnum, target: StrEnum) -> int:
+    """Index of the row from ``source`` to ``target``."""
+    (row,) = (row for row in machine.rows_for(source, event) if row.target == target)
+    return machine.rows.index(row)
+
+
+ACQUIRED = (
+    _between(ENTRY, EntryEvent.acquire, EntryState.BOUND, EntryState.REPLAYING),
+    _between(COMPONENT, ComponentEvent.first_lease, ComponentState.BOUND, ComponentState.REPLAYING),
+)
+RELEASED = (
+    _between(ENTRY, EntryEvent.release, EntryState.REPLAYING, EntryState.BOUND),
+    _between(COMPONENT, ComponentEvent.last_release, ComponentState.REPLAYING, ComponentState.BOUND),
+)
+"""The rows of an ordinary lease: the entry's, and its component's."""
+
+
 class RowOf:
-    """A row of one entity's table, made beforehand: logging it allocates nothing but the tuple.
+    """A row of one entity's table, made beforehand: of what happens at each call it tells all but numbers, as that has one source.
 
     Attributes:
         lane: Whose.
@@ -34,6 +54,8 @@ class RowOf:
         length: How many values of the log it takes.
         text: What an encoder has made of it, where that is the same each time.
     """
+
+    events = 1
 
     __slots__ = ("form", "lane", "length", "row", "text")
 
@@ -48,8 +70,25 @@ class RowOf:
         self.length = LENGTH[self.form]
 
 
+class LeaseOf:
+    """The two rows of an ordinary lease, in the place of one: an entry's, and the one that its component takes at once.
+
+    Attributes:
+        entry: The entry's row, `TIMED`.
+        component: The component's, `BRIEF`.
+    """
+
+    events, length = 2, LENGTH[TIMED]
+
+    __slots__ = ("component", "entry")
+
+    def __init__(self, entry: RowOf, component: RowOf) -> None:
+        self.entry = entry
+        self.component = component
+
+
 class Lane:
-    """What the log keeps of an entity, so that it does not keep the entity itself.
+    """What the log keeps of an entity, so that it does not keep the entity itself; logged where that was met.
 
     Attributes:
         record: How the trace introduces it.
@@ -57,6 +96,8 @@ class Lane:
         rows: One a row of its table.
         introduced_by: The encoder that has written its record.
     """
+
+    events, length = 0, 1
 
     __slots__ = ("introduced_by", "owners", "record", "rows")
 
@@ -76,13 +117,16 @@ class Lanes:
     Attributes:
         of: The lane of each entity that is kept.
         rows: The same lanes' rows, for the step that has no time.
+        acquired, released: For each entry the rows of an ordinary lease, `ACQUIRED` or `RELEASED`.
     """
 
-    __slots__ = ("_fading", "_names", "of", "rows")
+    __slots__ = ("_fading", "_names", "acquired", "of", "released", "rows")
 
     def __init__(self) -> None:
         self.of: dict[Steps, Lane] = {}
         self.rows: dict[Steps, tuple[RowOf, ...]] = {}
+        self.acquired: dict[Steps, LeaseOf] = {}
+        self.released: dict[Steps, LeaseOf] = {}
         self._fading: WeakKeyDictionary[Steps, Lane] = WeakKeyDictionary()
         self._names: dict[tuple[str, str], Steps | ref[Steps]] = {}
 
@@ -141,6 +185,10 @@ class Lanes:
         owners = tuple(filter(None, map(self.get, self._owners(entity))))
         lane = self.of[entity] = Lane(self._introduce(entity, name, owners), owners)
         self.rows[entity] = lane.rows
+        if isinstance(entity, Entry):
+            _, component = owners
+            self.acquired[entity] = LeaseOf(lane.rows[ACQUIRED[0]], component.rows[ACQUIRED[1]])
+            self.released[entity] = LeaseOf(lane.rows[RELEASED[0]], component.rows[RELEASED[1]])
         return lane
 
     def _owners(self, entity: Steps) -> tuple[Steps, ...]:
@@ -183,5 +231,7 @@ class Lanes:
     def _drop(self, entity: Steps) -> None:
         lane = self.of.pop(entity, None) or self._fading.pop(entity, None)
         self.rows.pop(entity, None)
+        self.acquired.pop(entity, None)
+        self.released.pop(entity, None)
         if lane is not None:
             del self._names[lane.record.machine, lane.record.entity]

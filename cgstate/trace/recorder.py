@@ -1,9 +1,9 @@
 """The recorder: told of every step under the device's lock, it puts a few values into a list and leaves.
 
-Records are built when they are read or written. A lease costs two steps with time, thread and stream, and two without for the
-component that moves with it; everything rarer is looked at in full. The log is flat, value after value, since a tuple a step would
-be one more object for the garbage collector to walk. What it keeps are lanes, not entities: no graph, no model and no manager lives
-longer for it.
+Records are built when they are read or written. The beginning and the end of a lease cost one item each, with time, thread and
+stream, which stands for the component's step as well; everything rarer is looked at in full. The log is flat, value after value,
+since a tuple a step would be one more object for the garbage collector to walk. What it keeps are lanes, not entities: no graph, no
+model and no manager lives longer for it.
 
 Pass a recorder to ``GraphManager(observer=...)``. Managers of several devices may share one; their locks order the events of each
 device, and what two devices do at the same time comes in the order in which it reached the log.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import platform
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -26,11 +26,12 @@ from cgstate.lifecycle.tables import table_hash
 from cgstate.runtime.books import Books
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.pool import Pool
+from cgstate.runtime.record import ComponentRecord
 from cgstate.runtime.sync import THREADING, Sync
 from cgstate.runtime.transaction import Transaction, TransactionKind
 from cgstate.runtime.turn import NO_STREAM
 from cgstate.runtime.witness import Notice
-from cgstate.trace.lanes import BRIEF, TIMED, Lane, Lanes, RowOf
+from cgstate.trace.lanes import BRIEF, TIMED, Lane, Lanes, LeaseOf, RowOf
 from cgstate.trace.records import SCHEMA, Head
 from cgstate.trace.rows import TRANSACTIONAL
 
@@ -53,7 +54,7 @@ class Look:
 class Notified:
     """Something that no table knows, logged in a row's place."""
 
-    length = 3
+    events, length = 1, 3
 
     __slots__ = ("lane", "value", "what")
 
@@ -63,15 +64,19 @@ class Notified:
         self.value = value
 
 
-Timed: TypeAlias = tuple[RowOf, str, int, int, int]
-"""Row, source, time, thread, stream: a lease."""
-Brief: TypeAlias = tuple[RowOf, str]
-"""Row, source: what follows a lease at once."""
+Timed: TypeAlias = tuple[RowOf, int, int, int]
+"""Row, time, thread, stream: a lease."""
+Brief: TypeAlias = tuple[RowOf]
+"""Row: what follows a lease at once."""
 Full: TypeAlias = tuple[RowOf, str, int, int, int, Look]
+"""Row, source, time, thread, stream, and what was seen."""
 Told: TypeAlias = tuple[Notified, int, int]
 """A notice, time, thread."""
 Raw: TypeAlias = Timed | Brief | Full | Told | Lane
 """An item of the log; a lane stands where its entity was met."""
+
+_Acquired: TypeAlias = "Callable[[Entry, ComponentRecord | None, int], None]"
+_Released: TypeAlias = "Callable[[Entry, ComponentRecord | None], None]"
 
 LONGEST = 6
 """Values of the longest item."""
@@ -82,19 +87,26 @@ def items(log: Sequence[Any]) -> Iterator[Raw]:
     place, end = 0, len(log)
     while place < end:
         first = log[place]
+        item: Any = tuple(log[place : place + first.length])
+        place += first.length
         if isinstance(first, Lane):
             yield first
-            place += 1
+        elif isinstance(first, LeaseOf):
+            yield first.entry, *item[1:]
+            yield (first.component,)
         else:
-            item: Any = tuple(log[place : place + first.length])
             yield item
-            place += first.length
 
 
 def count(log: Sequence[Any]) -> int:
     """How many events a flat log has; the others of its items say where an entity was met."""
-    kinds = list(map(type, log))
-    return kinds.count(RowOf) + kinds.count(Notified)
+    place = events = 0
+    end = len(log)
+    while place < end:
+        first = log[place]
+        place += first.length
+        events += first.events
+    return events
 
 
 class Recorder:
@@ -119,6 +131,7 @@ class Recorder:
         self._zero = sync.now_ns()
         self._device = ""
         self.step: Observer = self._make_step()
+        self.acquired, self.released = self._make_leases()
 
     def _make_step(self) -> Observer:
         """The observer, as a closure: what it uses at each call are its own cells."""
@@ -136,13 +149,41 @@ class Recorder:
             if form == TIMED:
                 if len(log) >= limit:
                     self._cut()
-                extend((mine, state, now(), thread(), entity.turn.last_handle))  # type: ignore[attr-defined]  # an entry
+                extend((mine, now(), thread(), entity.turn.last_handle))  # type: ignore[attr-defined]  # an entry
             elif form == BRIEF:
-                extend((mine, state))
+                log.append(mine)
             else:
                 self._look(mine, entity, state)
 
         return step
+
+    def _make_leases(self) -> tuple[_Acquired, _Released]:
+        """What a `LeaseWitness` has, as closures: each logs what two calls of `step` would, for less than one."""
+        log, extend, limit = self._log, self._log.extend, self._chunk
+        now, own_thread = self._sync.now_ns, self._sync.thread_id
+        acquiring, releasing, meet = self._lanes.acquired, self._lanes.released, self._meet
+
+        def acquired(entry: Entry, component: ComponentRecord | None, thread: int) -> None:
+            """Log that an ordinary lease begins."""
+            if len(log) >= limit:
+                self._cut()
+            try:
+                row = acquiring[entry]
+            except KeyError:
+                meet(entry)
+                row = acquiring[entry]
+            extend((row if component is not None else row.entry, now(), thread, entry.turn.last_handle))
+
+        def released(entry: Entry, component: ComponentRecord | None) -> None:
+            """Log that it ends; a chunk may become longer for it."""
+            try:
+                row = releasing[entry]
+            except KeyError:
+                meet(entry)
+                row = releasing[entry]
+            extend((row if component is not None else row.entry, now(), own_thread(), entry.turn.last_handle))
+
+        return acquired, released
 
     def notice(self, entity: Steps, what: Notice, value: Value) -> None:
         """Log what is no step."""

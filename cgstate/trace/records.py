@@ -69,7 +69,7 @@ class TransitionRecord(NamedTuple):
         event: What happened.
         source: The state before.
         target: The state afterwards.
-        guard: Names of the row's guards, joined by `` & ``; with event, source and target it names the row.
+        guard: Names of the row's guards, joined by ``&``; with event, source and target it names the row.
         thread: Number of the thread, in order of appearance.
         stream: Raw handle of the stream of the pool's last work; of an entry's leases only, None where there was none.
         pool: The pool that an entry records or has recorded into.

@@ -14,7 +14,7 @@ from cgstate.errors import ConfigError
 from cgstate.runtime.sync import THREADING, Sync
 from cgstate.trace.encoding import Encoder
 from cgstate.trace.lanes import Lane
-from cgstate.trace.recorder import LONGEST, Recorder, count, items
+from cgstate.trace.recorder import Recorder, count, items
 
 log = logging.getLogger("cgstate")
 
@@ -113,7 +113,7 @@ class Ring(Recorder):
     def __init__(self, size: int = 65_536, *, sync: Sync = THREADING) -> None:
         _check_counts(size=size)
         super().__init__(chunk=min(CHUNK, size), sync=sync)
-        self._chunks: deque[list[Any]] = deque()
+        self._chunks: deque[tuple[list[Any], int]] = deque()
         self._size = size
         self._kept = 0
         self._dropped = 0
@@ -121,7 +121,7 @@ class Ring(Recorder):
     def __len__(self) -> int:
         """Events that are kept now."""
         with self._spilling:
-            return sum(map(count, (*self._chunks, self._log[:])))
+            return self._kept + count(self._log[:])
 
     @property
     def dropped(self) -> int:
@@ -131,7 +131,7 @@ class Ring(Recorder):
     def lines(self) -> Iterator[str]:
         """What is kept now, as the lines of a trace; for `cgstate.trace.read_lines` or a file."""
         with self._spilling:
-            kept = [*self._chunks, self._log[:]]
+            kept = [*(chunk for chunk, _ in self._chunks), self._log[:]]
             dropped = self._dropped
         encoder = Encoder(whole=not dropped)
         yield encoder.head(self.head(dropped))
@@ -152,12 +152,13 @@ class Ring(Recorder):
             raise ConfigError(f"{path} cannot be written: {_reason(error)}") from None
 
     def _spill(self, chunk: list[Any]) -> None:
-        self._chunks.append(chunk)
-        self._kept += len(chunk)
-        while self._kept - len(self._chunks[0]) >= self._size * LONGEST:
-            gone = self._chunks.popleft()
-            self._kept -= len(gone)
-            self._dropped += count(gone)
+        events = count(chunk)
+        self._chunks.append((chunk, events))
+        self._kept += events
+        while self._kept - (oldest := self._chunks[0][1]) >= self._size:
+            self._chunks.popleft()
+            self._kept -= oldest
+            self._dropped += oldest
 
 
 def record(path: str | Path) -> FileRecorder:

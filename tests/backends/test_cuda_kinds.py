@@ -49,6 +49,7 @@ def test_codes(code: int, kind: FailureKind | None) -> None:
     [
         ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", FailureKind.REJECTED),
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", FailureKind.OOM),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(handle, opa, opb)`", FailureKind.FOREIGN),
         ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", FailureKind.REJECTED),
         ("Offset increment outside graph capture encountered unexpectedly.", FailureKind.FOREIGN),
         ("Attempt to increase offset for a CUDA generator not in capture mode.", FailureKind.FOREIGN),
@@ -86,6 +87,12 @@ def test_an_own_refusal_in_the_chain_explains_the_invalidated_capture() -> None:
     late = accelerator_error(901)
     late.__context__ = ValueError("wrapped")
     late.__context__.__cause__ = accelerator_error(900)
+    assert failure_kind(late) is FailureKind.REJECTED
+
+
+def test_it_explains_a_library_that_the_broken_capture_stopped_too() -> None:
+    late = RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(handle)`")
+    late.__context__ = accelerator_error(900)
     assert failure_kind(late) is FailureKind.REJECTED
 
 

@@ -71,6 +71,20 @@ def test_an_adopted_pool_is_not_ours_to_drop(backend: SimBackend) -> None:
     graph.replay()
 
 
+def test_what_is_cached_in_a_pool_that_nobody_uses_any_more_is_no_foreign_graph(backend: SimBackend) -> None:
+    stream, handle = backend.sim.new_stream(), backend.sim.pool_handle()
+    graph, output = captured(backend.sim, lambda: backend.sim.zeros(1), stream, handle)
+    pool = backend.new_pool()
+    backend.prime_workspaces(pool, backend.new_stream(exclusive=True))
+    assert backend.has_foreign_graphs(frozenset({handle}))
+    pool.drop()
+    assert not backend.has_foreign_graphs(frozenset({handle}))
+    graph.destroy()
+    assert not backend.has_foreign_graphs(frozenset())
+    assert backend.footprint().pools.keys() == {handle, pool.id}
+    assert output is not None
+
+
 def test_an_adopted_stream_is_not_ours_to_close(backend: SimBackend) -> None:
     stream = backend.sim.new_stream(exclusive=True)
     adopted = backend.adopt_stream(stream)

@@ -101,7 +101,7 @@ def change(world: World, parts_name: str, at: str, /, **fields: Any) -> World:
     """The World with some fields of one of its parts changed."""
     parts = getattr(world, parts_name)
     assert any(part.name == at for part in parts)
-    changed = tuple(replace(part, **fields) if part.name == at else part for part in parts)
+    changed = tuple(part._replace(**fields) if part.name == at else part for part in parts)
     return replace(world, **{parts_name: changed})  # type: ignore[arg-type]
 
 

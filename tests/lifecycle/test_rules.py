@@ -25,8 +25,8 @@ from cgstate.lifecycle import (
 from cgstate.lifecycle import tables as t
 from cgstate.lifecycle.explore import Exploration, explore, walk
 from cgstate.lifecycle.expr import Lit
-from cgstate.lifecycle.properties import StepProperty, step_of
-from cgstate.lifecycle.rules import GOALS, STEP_PROPERTIES, broken_steps, missed_goals
+from cgstate.lifecycle.properties import Acceptance, StepProperty, step_of
+from cgstate.lifecycle.rules import ACCEPTANCES, GOALS, STEP_PROPERTIES, broken_steps, missed_goals, wrong_refusals
 from tests.lifecycle.planting import (
     Change,
     also_from,
@@ -36,6 +36,7 @@ from tests.lifecycle.planting import (
     row_of,
     towards,
     with_effect,
+    with_guard,
     without_effect,
     without_guard,
 )
@@ -102,7 +103,8 @@ BREAKS: list[tuple[Machine, str, Where, Change]] = [
     (MANAGER, "serving ends by being asked to", (MV.fail, "before"), with_effect(t.m_serving, t.FALSE)),
     (MANAGER, "only a manager that has committed", (MV.device_lost, M.POISONED), without_effect(t.m_serving)),
     (MANAGER, "profiling starts and ends", (MV.profile_end, M.PREPARED), towards(M.SERVING)),
-    (MANAGER, "an explicit transaction remembers", (MV.capture, M.CAPTURING), without_effect(t.m_before)),
+    (MANAGER, "an explicit transaction begins", (MV.capture, M.CAPTURING), without_effect(t.m_before)),
+    (MANAGER, "an explicit transaction begins", (MV.capture, M.CAPTURING, 1), without_guard("not draining")),
     (MANAGER, "an explicit transaction ends", (MV.fail, "before"), towards(M.PREPARED)),
     (MANAGER, "release and close wait", (MV.close, M.CLOSED), without_guard("no lease held")),
     (MANAGER, "release and close wait", (MV.close, M.CLOSED), also_from(M.CAPTURING)),
@@ -126,6 +128,31 @@ def breaks(rule: StepProperty, mutant: Machine, reviewed: Machine) -> bool:
 
 def test_every_step_of_the_tables_keeps_every_rule(exploration: Exploration) -> None:
     assert list(broken_steps(exploration)) == []
+
+
+def test_the_tables_refuse_nothing_that_they_owe(exploration: Exploration) -> None:
+    assert list(wrong_refusals(exploration)) == []
+
+
+def test_every_event_is_owed_in_some_situation(machine: Machine, exploration: Exploration) -> None:
+    owed = [each for each in ACCEPTANCES if each.machine == machine.name]
+    assert [each.event for each in owed] == list(machine.events)
+    for each in owed:
+        assert any(edge.event is each.event and any(each.violations(edge.env)) for edge in exploration.edges), each.name
+
+
+@pytest.mark.parametrize("owed", ACCEPTANCES, ids=lambda each: f"{each.machine} {each.event}")
+def test_an_event_that_no_row_takes_is_a_wrong_refusal(owed: Acceptance) -> None:
+    (reviewed,) = (each for each in t.MACHINES if each.name == owed.machine)
+    mutant = drop(reviewed, *(row for row in reviewed.rows if row.event is owed.event))
+    refused = (edge for edge in walk(mutant, reviewed) if edge.event is owed.event and not edge.rows)
+    text = next(text for edge in refused for text in owed.violations(edge.env))
+    assert text.startswith(f"{owed.machine}: {owed.event} is refused only for a reason")
+
+
+def test_a_guard_that_asks_for_more_is_a_wrong_refusal() -> None:
+    mutant = plant(POOL, row_of(POOL, PV.destroyed, "state"), with_guard("two are left", Lit(1).lt(t.graphs)))
+    assert any("destroyed is refused" in text for text in wrong_refusals(explore(mutant, POOL)))
 
 
 def test_the_tables_reach_every_goal(exploration: Exploration) -> None:

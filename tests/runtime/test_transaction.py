@@ -54,6 +54,16 @@ def test_whichever_capture_fails_nothing_is_bound(nth: int, isolation: str) -> N
     bench.answers()
 
 
+@pytest.mark.parametrize("isolation", ["shared", "per_component"])
+def test_work_after_many_captures_waits_once_for_each_stream_that_they_came_on(isolation: str) -> None:
+    bench = Bench(*NAMES, isolation=isolation).prepared()
+    bench.manager.capture_and_bind()
+    turns = {entry.pool.turn for entry in bench.books.entries()}
+    assert len(turns) == (1 if isolation == "shared" else len(NAMES))
+    assert [len(turn.waits) for turn in turns] == [1] * len(turns)
+    bench.answers()
+
+
 def test_no_call_sees_a_mixture_while_a_transaction_is_open() -> None:
     bench = Bench("a", "b").prepared()
     seen: set[frozenset[Hashable]] = set()

@@ -4,10 +4,11 @@ import pytest
 
 from cgstate.lifecycle import COMPONENT, ENTRY, MACHINES, MANAGER, POOL, Machine
 from cgstate.lifecycle import tables as t
+from cgstate.lifecycle.rules import ACCEPTANCES
 from cgstate.lifecycle.states import ComponentEvent, EntryEvent, EntryState, ManagerEvent, ManagerState, PoolEvent, PoolState
 from cgstate.spec.proof.lemmas import COUNTERS, LEMMAS
 from cgstate.spec.proof.prove import Report, prove_all
-from tests.lifecycle.planting import also_from, plant, row_of, towards, with_guard, without_effect, without_guard
+from tests.lifecycle.planting import also_from, drop, plant, row_of, towards, with_guard, without_effect, without_guard
 
 E, P, M = EntryState, PoolState, ManagerState
 EV, CV, PV, MV = EntryEvent, ComponentEvent, PoolEvent, ManagerEvent
@@ -22,7 +23,7 @@ def test_everything_is_proven() -> None:
     report = prove_all()
     assert report.holds
     assert len(report.obligations) > 1_000
-    assert {each.of for each in report.obligations} >= {each.name for each in (*LEMMAS, *COUNTERS)}
+    assert {each.of for each in report.obligations} >= {each.name for each in (*LEMMAS, *COUNTERS, *ACCEPTANCES)}
 
 
 PLANTED = {
@@ -81,6 +82,11 @@ def test_a_rule_of_a_step_is_refuted_with_a_situation() -> None:
     text = "\n".join(report.lines(verbose=False))
     assert "NOT TRUE: FAILED is entered only by a failure" in text
     assert "entry.state = BOUND" in text
+
+
+def test_an_event_that_is_refused_without_a_reason_is_refuted() -> None:
+    machine = drop(ENTRY, row_of(ENTRY, EV.release, E.EVICTED))
+    assert refuted(machine, counters=(), rules=()) == {"release is refused only for a reason"}
 
 
 def test_a_row_that_can_never_be_taken_is_no_proof() -> None:

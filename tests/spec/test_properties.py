@@ -77,6 +77,7 @@ FAULTS = {
         but(plant(ENTRY, row_of(ENTRY, EV.evict, E.EVICTED), without_effect(t.unreclaimed))),
     ),
     "I8_only_the_living_are_leased": Fault(but(plant(ENTRY, row_of(ENTRY, EV.release, E.EVICTED), towards(E.REPLAYING)))),
+    "I8_what_is_away_is_not_used": Fault(actions=asking("suspended", lambda number: number != 2)),
     "I10_leases_are_conserved": Fault(but(plant(ENTRY, row_of(ENTRY, EV.release, E.BOUND), without_effect(t.entries_leased)))),
     "I11_capacity_is_kept": Fault(but(plant(ENTRY, row_of(ENTRY, EV.reclaim, "state"), without_effect(t.held)))),
     "I1_atomic_bind": Fault(

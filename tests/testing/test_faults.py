@@ -6,12 +6,13 @@ import pytest
 
 from cgstate import BucketedRoutine, ConfigError
 from cgstate.backends.sim import SimDevice, SimTensor, kernels
+from cgstate.runtime.domain import Isolation
 from cgstate.testing.everyfault import every_fault, faults_of
 from cgstate.testing.faults import METHODS, RoutineFault, RoutineFaults
 from cgstate.testing.stateful import planted as bugs
 from cgstate.testing.stateful.bed import Bed, Capabilities
 from cgstate.testing.stateful.setup import Setup
-from cgstate.testing.stateful.steps import Break, BreakRoutine, Call, CaptureAll, GiveBack, Prepare, ProfileMemory, Release
+from cgstate.testing.stateful.steps import Break, BreakRoutine, Call, CaptureAll, Evict, GiveBack, Prepare, ProfileMemory, Release
 
 SCENARIO = (Prepare(), ProfileMemory(), CaptureAll(), Call("net"), Call("net", 1), Call("out"), GiveBack(), Release(), CaptureAll())
 
@@ -67,6 +68,18 @@ def test_no_fault_breaks_an_invariant_and_everything_answers_afterwards() -> Non
     report = every_fault(SCENARIO, only=chosen)
     assert report.failures == ()
     assert report.happened > 40
+
+
+RETIRING = (Prepare(), CaptureAll(), Call("net"), Call("net", 1), Evict("net"), CaptureAll(), Release())
+GIVES_AND_TAKES = frozenset({"new_pool", "new_stream", "pool_drop", "prime_workspaces", "stream_capturing", "flush"})
+
+
+@pytest.mark.parametrize("isolation", Isolation)
+def test_no_fault_is_worse_where_entries_are_kept_apart(isolation: Isolation) -> None:
+    report = every_fault(RETIRING, setup=Setup(isolation=isolation), only=GIVES_AND_TAKES)
+    assert report.failures == ()
+    assert report.tried > 50
+    assert report.happened > 30
 
 
 def test_what_is_not_undone_is_found() -> None:

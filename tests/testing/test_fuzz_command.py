@@ -17,6 +17,7 @@ def test_it_prints_what_was_covered() -> None:
     result = CliRunner().invoke(app, ["fuzz", "--examples", "4"])
     assert result.exit_code == 0, result.output
     assert "4 runs, " in result.output
+    assert " values compared" in result.output
     assert "rows taken: " in result.output
     assert "violations: 0; bytes left behind: 0" in result.output
 
@@ -57,6 +58,14 @@ def test_a_users_mistake_exits_with_two(
 def test_a_missing_device_exits_with_four() -> None:
     result = CliRunner().invoke(app, ["fuzz", "--backend", "cuda"])
     assert result.exit_code == 4
+
+
+def test_a_limit_that_was_reached_exits_with_three() -> None:
+    result = CliRunner().invoke(app, ["fuzz", "--examples", "3", "--limit", "0", "--json"])
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["result"]["runs"] == 1
+    assert json.loads(result.stdout)["result"]["stopped"] is True
+    assert CliRunner().invoke(app, ["fuzz", "--examples", "1", "--limit", "0"]).exit_code == 0
 
 
 def test_a_token_names_seed_and_steps() -> None:

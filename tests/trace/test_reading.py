@@ -15,9 +15,12 @@ from cgstate.trace import TraceError, check, read, read_lines, reading
 from cgstate.trace.reading import MAX_LINE
 from tests.trace.runs import Lines, renumbered
 
+WRITTEN: dict[str, tuple[str, str]] = {"as by hand": (", ", ": "), "as by a recorder": (",", ":")}
+"""Separators; what a recorder has written is read a shorter way."""
 
-def written(lines: Lines) -> list[str]:
-    return [json.dumps(line) + "\n" for line in lines]
+
+def written(lines: Lines, how: str = "as by hand") -> list[str]:
+    return [json.dumps(line, separators=WRITTEN[how]) + "\n" for line in lines]
 
 
 def first(lines: Lines, kind: str) -> int:
@@ -75,12 +78,49 @@ def _orphan(lines: Lines) -> Lines:
     return [*lines[:index], {**lines[index], "manager": None}, *lines[index + 1 :]]
 
 
+@pytest.mark.parametrize("how", WRITTEN)
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said(good: Lines, name: str) -> None:
+def test_what_is_wrong_is_said(good: Lines, name: str, how: str) -> None:
     change, said = WRONG[name]
     with pytest.raises(TraceError, match=said) as refused:
-        check(read_lines(written(change(good))))
+        check(read_lines(written(change(good), how)))
     assert "\n" not in str(refused.value)
+
+
+def test_both_ways_of_reading_a_step_find_the_same(good: Lines) -> None:
+    by_hand, by_recorder = (list(read_lines(written(good, how))) for how in WRITTEN)
+    assert by_hand == by_recorder
+    assert reading._rest.cache_info().hits > 0
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong"),
+    [
+        ('"seq":1,', '"seq":01,'),
+        ('"seq":1,', '"seq":\N{FULLWIDTH DIGIT ONE},'),
+        ('"t_ns":', '"t_ns":0'),
+        ('"t_ns":', '"t_ns":-'),
+        ('"thread":1', '"thread":1,"seq":2'),
+        ('"thread":1', '"thread":1,"t_ns":-1'),
+        ('"thread":1', '"thread":1,"record":"end"'),
+        ('"thread":1', '"thread":01'),
+        ('"thread":1', '"thread":1.0'),
+        ('"thread":1', '"thread":true'),
+        ('"thread":1', '"thread":1,"stream":"0"'),
+        ('"thread":1', '"thread":1,"colour":1'),
+        ("}\n", "}}\n"),
+        ("}\n", "} {}\n"),
+        ("}\n", "}\n\n"),
+        ("}\n", "\n"),
+    ],
+)
+def test_a_recorders_line_that_was_changed_is_refused(good: Lines, part: str, wrong: str) -> None:
+    lines = written(good, "as by a recorder")
+    index = first(good, "step")
+    assert part in lines[index]
+    lines[index] = lines[index].replace(part, wrong)
+    with pytest.raises(TraceError, match=f"line {index + 1}"):
+        check(read_lines(lines))
 
 
 @pytest.mark.parametrize(

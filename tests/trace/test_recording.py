@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from cgstate.errors import ConfigError
+from cgstate.runtime.entry import Entry
+from cgstate.runtime.record import ComponentRecord
 from cgstate.trace import FileRecorder, NoticeRecord, Ring, TraceError, TransitionRecord, check, read, read_lines, record
+from cgstate.trace.rows import FOLLOWERS, LEASES
 from tests.runtime.helpers import Model, running
 from tests.trace.runs import Lines, events, judged, record_run
 
@@ -34,6 +37,61 @@ def test_with_one_every_replay_is_seen() -> None:
     manager.close()
     seen = [each.event for each in check_and_read(ring) if each.machine == "entry"]
     assert seen.count("acquire") == seen.count("release") == 3
+
+
+def serve(observer: Any) -> None:
+    """Leases of all kinds, told one by one or in one word: of one entry, of two of a component, held twice, evicted meanwhile."""
+    model = Model()
+    manager = model.manager(check=False, observer=observer, isolation="per_component")
+    (one, _), (other, _) = model.bind(manager, "one", "other")
+    with manager.transaction() as tx:
+        second = manager.entry("one", 3)
+        tx.capture(second, lambda warmup: lambda: model.net(model.kept[0]))
+    for _ in range(3):
+        one.replay()
+    with one.lease(), second.lease(), other.lease(), one.lease():
+        other.replay()
+        manager.evict("other")
+    one.replay()
+    manager.close()
+
+
+class OneByOne:
+    """A witness that hides from the runtime that the recorder behind it takes leases in one word."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.step, self.notice = ring.step, ring.notice
+
+
+def test_a_lease_told_in_one_word_is_recorded_as_its_two_steps() -> None:
+    in_one_word, one_by_one = Ring(), Ring()
+    told: list[str] = []
+    taken = in_one_word.acquired
+
+    def acquired(entry: Entry, component: ComponentRecord | None, thread: int) -> None:
+        told.append(entry.name)
+        taken(entry, component, thread)
+
+    in_one_word.acquired = acquired
+    serve(in_one_word)
+    serve(OneByOne(one_by_one))
+    assert len(told) > 5
+    steps, expected = (
+        [each._replace(t_ns=0) for each in check_and_read(ring) if each.event in LEASES | FOLLOWERS]
+        for ring in (in_one_word, one_by_one)
+    )
+    assert steps == expected
+    assert {each.stream for each in steps if each.event == "release"} == {0}
+
+
+def test_a_checked_manager_is_told_of_each_step() -> None:
+    model, ring = Model(), Ring()
+    manager = model.manager(check=True, observer=ring)
+    ((entry, _),) = model.bind(manager, "low")
+    assert entry.told is None
+    entry.replay()
+    manager.close()
+    assert check_and_read(ring)
 
 
 def test_a_step_tells_who_what_when_where_and_why(good: Lines) -> None:

@@ -38,6 +38,8 @@ _PHRASES: tuple[tuple[re.Pattern[str], FailureKind], ...] = tuple(
             FailureKind.REJECTED,
         ),
         (r"use_count > 0 INTERNAL ASSERT FAILED", FailureKind.REJECTED),
+        # With its handle and workspace made, cuBLAS only launches kernels: every capture takes those that nobody has broken.
+        (r"CUBLAS_STATUS_EXECUTION_FAILED", FailureKind.FOREIGN),
         # A library that cannot make its handle inside a capture (fact F8), or does something there that a capture forbids.
         (
             r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_(NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR|NOT_SUPPORTED)",

@@ -139,7 +139,11 @@ class SimBackend:
     @faulted("has_foreign_graphs")
     def has_foreign_graphs(self, ours: frozenset[Hashable]) -> bool:
         """As `base.Backend.has_foreign_graphs`."""
-        return any(size for pool_id, size in self._pool_bytes().items() if pool_id not in ours)
+        allocator = self.sim.allocator
+        with self.sim.door.even_if_lost:
+            return any(
+                size and allocator.use_count(pool_id) for pool_id, size in allocator.pool_bytes().items() if pool_id not in ours
+            )
 
     def flush(self) -> int:
         """As `base.Backend.flush`."""

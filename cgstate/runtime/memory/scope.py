@@ -100,6 +100,17 @@ class ProfileTransaction(Transaction):
             outcome.settled = recording.settled
         return recording
 
+    @contextmanager
+    def recording(self, entry: Entry, *, stream: object = None, uses_random: bool = False) -> Iterator[None]:
+        """As `Transaction.recording`, and measured."""
+        if isinstance(entry, Entry) and entry.manager is self._profile.books:
+            entry = self.resolve(entry)
+            with self._profile.measuring(entry), super().recording(entry, stream=stream, uses_random=uses_random):
+                yield
+        else:
+            with super().recording(entry, stream=stream, uses_random=uses_random):  # which refuses it
+                yield
+
     def include(self, record: ComponentRecord) -> None:
         """Components keep their states: nothing of them is bound."""
 
@@ -121,7 +132,7 @@ class _Outcome:
 
 
 class Profile:
-    """An open profile; get it from `GraphManager.profile`. Everything but `estimate` and `samples` belongs to the runtime.
+    """An open profile; get it from `GraphManager.profile`. All but `estimate`, `samples` and `pool_id` belongs to the runtime.
 
     Attributes:
         books: The manager's.
@@ -233,6 +244,19 @@ class Profile:
     def reading(self, production: Domain) -> Reading:
         """What the throwaway pool that stands for ``production``'s holds."""
         return _reading(self.domain(production))
+
+    def pool_id(self) -> Hashable:
+        """Id of the throwaway pool that stands for the ``shared`` one; it is opened now, if it is not yet.
+
+        For graphs of the host engine's that will share their pool with ours: what they leave free there serves ours, in the profile
+        as later. They have to be gone when the profile ends.
+        """
+        books = self.books
+        with books.gate.lock:
+            production = books.domains.get(()) or books.new_domain((), "shared", PoolKind.shared)
+        domain = self.domain(production)
+        with books.gate.lock:
+            return domain.open_pool(books).id
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 

@@ -156,39 +156,66 @@ class Step:
     assigned: frozenset[str]
 
 
-def step(machine: Machine, row: Row) -> Step:
-    """An object takes a row, in an arbitrary world."""
+@dataclass
+class Situation:
+    """An event comes to an object, in an arbitrary world.
+
+    Attributes:
+        machine: Whose table.
+        at: The object that may step; None for the manager.
+        before: The world.
+        parameters: The event's parameters by name.
+        given: What is known of the situation.
+    """
+
+    machine: Machine
+    at: Term
+    before: World
+    parameters: Mapping[str, Term]
+    given: list[Term]
+
+    def value(self, var: Var) -> Term:
+        """A variable of the table, as the stepping object sees it."""
+        if var.name in self.parameters:
+            return self.parameters[var.name]
+        owner, _, name = var.name.rpartition(".")
+        kind = owner or self.machine.name
+        return self.before.cells[f"{kind}.{name}"](*self.before.related(kind, self.machine, self.at))
+
+    def enabled(self, row: Row) -> Term:
+        """Whether a row of the event may be taken."""
+        guards = (term(guard.expr, self.value) for guard in row.guards)
+        return z3.And(term(Var("state", ()).among(*row.sources), self.value), *guards)
+
+
+def situation(machine: Machine, event: StrEnum) -> Situation:
+    """The event comes to an arbitrary object."""
     before = World.any()
     at = z3.Const(machine.name, SORTS[machine.name]) if machine.name in SORTS else None
-    parameters = {var.name: z3.Const(var.name, sort_of(var.domain)) for var in machine.parameters.get(row.event, ())}
-    conditions = []
-    if machine.name == ENTRY.name and row.event.value == "capture_begin":
+    parameters = {var.name: z3.Const(var.name, sort_of(var.domain)) for var in machine.parameters.get(event, ())}
+    given = []
+    if machine.name == ENTRY.name and event.value == "capture_begin":
         chosen, known = z3.Const("chosen", SORTS["pool"]), before.pool_of
         before = World(before.cells, lambda entry: z3.If(entry == at, chosen, known(entry)))
-        conditions.append(domain_of_pool(chosen) == domain_of(at))
+        given.append(domain_of_pool(chosen) == domain_of(at))
+    return Situation(machine, at, before, parameters, given)
 
-    def value(var: Var) -> Term:
-        if var.name in parameters:
-            return parameters[var.name]
-        owner, _, name = var.name.rpartition(".")
-        kind = owner or machine.name
-        return before.cells[f"{kind}.{name}"](*before.related(kind, machine, at))
 
-    def enabled(of: Row) -> Term:
-        return z3.And(term(Var("state", ()).among(*of.sources), value), *(term(guard.expr, value) for guard in of.guards))
-
-    conditions.append(enabled(row))
+def step(machine: Machine, row: Row) -> Step:
+    """An object takes a row, in an arbitrary world."""
+    here = situation(machine, row.event)
+    before, at = here.before, here.at
     earlier = [other for other in machine.rows[: machine.rows.index(row)] if other.event is row.event]
-    conditions += [z3.Not(enabled(other)) for other in earlier]
+    conditions = [*here.given, here.enabled(row), *(z3.Not(here.enabled(other)) for other in earlier)]
     changes: dict[str, tuple[tuple[Term, ...], Term]] = {}
     target: Expr = row.target if isinstance(row.target, Var) else Lit(row.target)
     for var, expr in [*((effect.var, effect.expr) for effect in row.effects), (Var("state", ()), target)]:
         owner, _, name = var.name.rpartition(".")
         kind = owner or machine.name
-        changes[f"{kind}.{name}"] = before.related(kind, machine, at), term(expr, value)
+        changes[f"{kind}.{name}"] = before.related(kind, machine, at), term(expr, here.value)
     changed = {name: _changed(before.cells[name], *change) for name, change in changes.items()}
     after = World({**before.cells, **changed}, before.pool_of)
-    return Step(machine, row, at, before, after, z3.And(*conditions), parameters, frozenset(changes))
+    return Step(machine, row, at, before, after, z3.And(*conditions), here.parameters, frozenset(changes))
 
 
 def is_live(world: World, entry: Term) -> Term:

@@ -6,7 +6,7 @@ lemmas before the step are used for these objects, for the stepping one, and for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from time import process_time
@@ -14,12 +14,13 @@ from time import process_time
 import z3  # type: ignore[import-untyped]  # it ships no types
 
 from cgstate.lifecycle.expr import Expr, Var, variables
-from cgstate.lifecycle.properties import StepProperty
-from cgstate.lifecycle.rules import STEP_PROPERTIES
-from cgstate.lifecycle.table import Machine
+from cgstate.lifecycle.properties import Acceptance, StepProperty
+from cgstate.lifecycle.rules import ACCEPTANCES, STEP_PROPERTIES
+from cgstate.lifecycle.table import Machine, Row
 from cgstate.lifecycle.tables import ENTRY, MACHINES
 from cgstate.spec.proof.encode import (
     SORTS,
+    Situation,
     Step,
     Term,
     World,
@@ -30,6 +31,7 @@ from cgstate.spec.proof.encode import (
     is_live,
     over_cells,
     settle,
+    situation,
     step,
     term,
 )
@@ -107,16 +109,48 @@ def prove_all(
     lemmas: Sequence[Lemma] = LEMMAS,
     counters: Sequence[Counter] = COUNTERS,
     rules: Sequence[StepProperty] = STEP_PROPERTIES,
+    acceptances: Sequence[Acceptance] = ACCEPTANCES,
 ) -> Report:
     """Prove everything."""
     started = process_time()
-    obligations = [*_at_first(lemmas, counters)]
-    for machine in machines:
-        for row in machine.rows:
-            taken = step(machine, row)
-            obligations += _of_row(taken, lemmas, counters, [rule for rule in rules if rule.machine == machine.name])
-    obligations += _moved_by_others(machines, counters)
+    obligations = [
+        *_at_first(lemmas, counters),
+        *of_rows(machines, lemmas, counters, rules),
+        *of_refusals(machines, lemmas, acceptances),
+        *_moved_by_others(machines, counters),
+    ]
     return Report(tuple(obligations), process_time() - started)
+
+
+def of_rows(
+    machines: Sequence[Machine] = MACHINES,
+    lemmas: Sequence[Lemma] = LEMMAS,
+    counters: Sequence[Counter] = COUNTERS,
+    rules: Sequence[StepProperty] = STEP_PROPERTIES,
+    *,
+    which: Callable[[Machine, Row], bool] = lambda machine, row: True,
+) -> Iterator[Obligation]:
+    """What the rows must satisfy, one proof after the other; only of those rows that ``which`` picks."""
+    for machine in machines:
+        its_rules = [rule for rule in rules if rule.machine == machine.name]
+        for row in machine.rows:
+            if which(machine, row):
+                yield from _of_row(step(machine, row), lemmas, counters, its_rules)
+
+
+def of_refusals(
+    machines: Sequence[Machine] = MACHINES,
+    lemmas: Sequence[Lemma] = LEMMAS,
+    acceptances: Sequence[Acceptance] = ACCEPTANCES,
+) -> Iterator[Obligation]:
+    """That each event which is owed is taken by one of its rows."""
+    for machine in machines:
+        for owed in acceptances:
+            if owed.machine == machine.name:
+                here = situation(machine, owed.event)
+                solver = _solver([*here.given, *_known(here, lemmas, {}), term(owed.when, here.value)])
+                taken = z3.Or(*(here.enabled(row) for row in machine.rows if row.event is owed.event))
+                yield _prove(solver, owed.name, f"{machine.name}: no row", taken, _shown(here, {}))
 
 
 def _at_first(lemmas: Sequence[Lemma], counters: Sequence[Counter]) -> Iterator[Obligation]:
@@ -165,7 +199,7 @@ def _moved_by_others(machines: Sequence[Machine], counters: Sequence[Counter]) -
                 yield Obligation(counter.name, f"{machine.name}: no row assigns it", not moved, {})
 
 
-def _known(taken: Step, lemmas: Sequence[Lemma], others: Mapping[str, Term]) -> Iterator[Term]:
+def _known(taken: Step | Situation, lemmas: Sequence[Lemma], others: Mapping[str, Term]) -> Iterator[Term]:
     """The lemmas before the step, for the objects at hand."""
     world = taken.before
     objects: dict[str, list[Term]] = {kind: [] for kind in SORTS}
@@ -217,7 +251,7 @@ def _rule(rule: StepProperty, taken: Step) -> Term:
     return z3.Implies(term(rule.when, value), z3.And(*musts)) if tells(rule.when) else z3.BoolVal(True)
 
 
-def _shown(taken: Step, others: Mapping[str, Term]) -> dict[str, Term]:
+def _shown(taken: Step | Situation, others: Mapping[str, Term]) -> dict[str, Term]:
     """What a counterexample tells: the variables of the objects at hand, before the step."""
     shown: dict[str, Term] = {}
     objects = {taken.machine.name: taken.at, **others}

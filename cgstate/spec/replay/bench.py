@@ -157,7 +157,7 @@ class Bench:
 
     def _marks(self) -> list[SimEvent]:
         marks = [event for retired in self.reclaimer.queue for event in retired.fence or ()]
-        marks += [event for pool in self.books.pools for event in pool.turn.waits]
+        marks += [event for pool in self.books.pools for _, event in pool.turn.waits]
         return [event for event in marks if isinstance(event, SimEvent)]
 
     # -- transactions

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from cgstate.backends.base import Graph
 from cgstate.runtime.books import Books
+from cgstate.runtime.entry import Entry
 from cgstate.runtime.pool import Pool
 from cgstate.runtime.reclaimer import Reclaimer, Retired
 
@@ -22,6 +24,11 @@ class HeldReclaimer(Reclaimer):
     def __init__(self, books: Books, on_finish: Callable[[], None]) -> None:
         super().__init__(books)
         self.on_finish = on_finish
+
+    def retire(self, entry: Entry, pool: Pool, graph: Graph | None, keep: object) -> None:
+        """As always, and marked at once: nobody settles."""
+        super().retire(entry, pool, graph, keep)
+        self._mark()
 
     def settle(self) -> None:
         """Nothing."""

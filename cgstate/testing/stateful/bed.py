@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cgstate.lifecycle.world import World
     from cgstate.testing.stateful.step import Step
 
-__all__ = ["Bed", "Capabilities"]
+__all__ = ["Bed", "Capabilities", "EnginePool"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Capabilities:
         streams: Calls may come on a second stream.
         by_hand: Graphs are also captured through the low-level door, from the first component's routine.
         profile: Memory may be profiled.
+        segments: What is captured by hand may be recorded in segments, with an eager break between them.
+        pins: It may have tensors pinned: the first argument of the first component's first sample is one.
         foreign: Components may be put into a pool of the host engine's.
         dependencies: `Bed.take_away` and `Bed.bring_back` do what they say for every dependency that a component names.
     """
@@ -39,8 +41,25 @@ class Capabilities:
     streams: bool = True
     by_hand: bool = True
     profile: bool = True
+    segments: bool = True
+    pins: bool = True
     foreign: bool = True
     dependencies: bool = False
+
+
+@dataclass(frozen=True)
+class EnginePool:
+    """A memory pool of the host engine's.
+
+    Attributes:
+        id: As the device's allocator knows it.
+        given: What a manager is given.
+        drop: Lets the engine keep it open no longer.
+    """
+
+    id: Hashable
+    given: object
+    drop: Callable[[], None]
 
 
 class Bed:
@@ -72,6 +91,16 @@ class Bed:
         self.model: Any = SimModel(self.backend)
         subjects: list[Subject] = self.model.subjects(self.setup)
         return subjects
+
+    @classmethod
+    def held_bytes(cls) -> int:
+        """Bytes that are in use on the device that all runs share, with nothing left to give back; 0 where each has its own."""
+        return 0
+
+    def make_engine(self) -> EnginePool:
+        """A pool of the host engine's on the present device, kept open by the engine until it is dropped."""
+        pool = self.backend.new_pool()
+        return EnginePool(pool.id, pool.id, pool.drop)
 
     def advance(self, steps: int) -> None:
         """Let the device do ``steps`` pieces of work."""

@@ -11,11 +11,13 @@ from typing import Any
 
 from cgstate.errors import IllegalTransition
 from cgstate.lifecycle.expr import Value, evaluate, variables
+from cgstate.lifecycle.states import EntryState
 from cgstate.lifecycle.steps import Steps
 from cgstate.lifecycle.table import Guard, Machine, Row
 from cgstate.lifecycle.tables import MACHINES
+from cgstate.lifecycle.world import World
 
-__all__ = ["TOTAL", "Coverage", "Outcome", "defensive", "every_outcome", "every_row"]
+__all__ = ["TOTAL", "Coverage", "Outcome", "defensive", "every_outcome", "every_row", "out_of_epoch"]
 
 BY_NAME = {machine.name: machine for machine in MACHINES}
 
@@ -169,14 +171,24 @@ def _defensive() -> frozenset[tuple[str, int, str]]:
 
 DEFENSIVE: Mapping[tuple[str, str, str], str] = {
     ("entry", "bind", "epochs still current"): "memory moves by operations that exclude transactions",
-    ("entry", "bind", "pool not a throwaway"): "what was profiled is never committed",
     (
         "entry",
         "BOUND --acquire[manager serving & dependencies resident & epochs current & caller's stream not capturing]--> REPLAYING",
         "epochs current",
     ): "graphs are retired in the step in which memory moves",
 }
-"""Conditions that only a broken runtime can make fail, by machine, event (or label of the row) and name; each with the reason."""
+"""Conditions that only a broken runtime can make fail, by machine, event (or label of the row) and name; each with the reason.
+
+Both say the same of a World, and each step of each run is held against it: `out_of_epoch`.
+"""
+
+
+def out_of_epoch(world: World) -> Iterator[str]:
+    """Entries that are CAPTURING or BOUND and have noted another epoch than their component's: there are none."""
+    epochs = {component.name: component.epoch for component in world.components}
+    for entry in world.entries:
+        if entry.state in (EntryState.CAPTURING, EntryState.BOUND) and entry.noted != epochs.get(entry.component, entry.noted):
+            yield f"{entry.name} is {entry.state}, and what it has baked in has moved"
 
 
 @cache

@@ -12,22 +12,27 @@ code that does the same again, with a blob for ``@reproduce_failure``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from cgstate.testing.stateful.bed import Bed
 from cgstate.testing.stateful.coverage import Coverage
+from cgstate.testing.stateful.errors import Violated
 from cgstate.testing.stateful.play import Play
 from cgstate.testing.stateful.setup import CHOICES, Setup
 from cgstate.testing.stateful.step import Step
 from cgstate.testing.stateful.steps import GROUPS, REFUSABLE, ClosedDoor, KeptEvent, RefusedEvent
+from cgstate.testing.stateful.steps.illegal import entities
 from cgstate.testing.stateful.walk import steady
 
 __all__ = ["LifecycleMachine", "setups"]
+
+T = TypeVar("T")
 
 
 def setups() -> st.SearchStrategy[Setup]:
@@ -40,34 +45,59 @@ def _enabled(group: str) -> Callable[[Any], bool]:
     return lambda machine: any(next(kind.legal_ones(machine.play), None) is not None for kind in GROUPS[group])
 
 
+_NUMBER = st.integers(0, (1 << 16) - 1)
+"""Which of several: taken modulo how many there are. Strategies that were made anew for each step would take most of the time."""
+
+
+def _picked(pick: Callable[[Play, int, int], Step]) -> st.SearchStrategy[Step]:
+    """What ``pick`` makes of the present run and two numbers, which shrink to the first of each."""
+    return st.tuples(st.runner(), _NUMBER, _NUMBER).map(lambda drawn: pick(drawn[0].play, drawn[1], drawn[2]))
+
+
 def _step(group: str) -> st.SearchStrategy[Step]:
     """A legal step of a group: first its kind, then what it names."""
 
-    def kinds(machine: LifecycleMachine) -> st.SearchStrategy[Step]:
-        choices = [found for kind in GROUPS[group] if (found := list(kind.legal_ones(machine.play)))]
-        return st.sampled_from(choices).flatmap(st.sampled_from)
+    def pick(play: Play, kind: int, which: int) -> Step:
+        choices = [found for each in GROUPS[group] if (found := list(each.legal_ones(play)))]
+        steps = choices[kind % len(choices)]
+        return steps[which % len(steps)]
 
-    return st.runner().flatmap(kinds)
+    return _picked(pick)
 
 
 def _illegal() -> st.SearchStrategy[Step]:
-    """Something that must be refused."""
+    """Something that must be refused, or an event that a component keeps its state through."""
 
-    def refused(machine: LifecycleMachine) -> st.SearchStrategy[Step]:
-        play = machine.play
-        events = list(RefusedEvent.candidates(play))
-        kept = list(KeptEvent.candidates(play))
-        strategies = [st.sampled_from(events).filter(lambda step: step.legal(play) is True)]
-        if kept:
-            strategies.append(st.sampled_from(kept))
-        doors = st.sampled_from(REFUSABLE).map(lambda kind: list(_closed(kind, play))).filter(bool)
-        return st.one_of(*strategies, doors.flatmap(st.sampled_from).map(ClosedDoor))
+    def pick(play: Play, kind: int, which: int) -> Step:
+        found: Step | None = None
+        if kind % 4 == 1:
+            found = _closed_door(play, kind // 4, which)
+        elif kind % 4 == 2:
+            found = next(_from(which, list(KeptEvent.candidates(play))), None)
+        return found or _refused_event(play, kind // 4, which)
 
-    return st.runner().flatmap(refused)
+    return _picked(pick)
 
 
-def _closed(kind: type[Step], play: Play) -> Iterator[Step]:
-    return (step for step in kind.candidates(play) if step.legal(play) is False)
+def _refused_event(play: Play, kind: int, which: int) -> Step:
+    for name, entity in _from(kind, list(entities(play))):
+        for step in _from(which, list(RefusedEvent.of(name, entity))):
+            if step.legal(play):
+                return step
+    raise Violated("there is nothing that any table refuses")
+
+
+def _closed_door(play: Play, kind: int, which: int) -> Step | None:
+    for each in _from(kind, REFUSABLE):
+        for step in _from(which, list(each.candidates(play))):
+            if step.legal(play) is False:
+                return ClosedDoor(step)
+    return None
+
+
+def _from(start: int, items: Sequence[T]) -> Iterator[T]:
+    """All of them, once around."""
+    return (items[(start + number) % len(items)] for number in range(len(items)))
 
 
 class LifecycleMachine(Bed, RuleBasedStateMachine):
@@ -93,7 +123,7 @@ class LifecycleMachine(Bed, RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._steady = ExitStack()
-        self._steady.enter_context(steady())
+        self._steady.enter_context(steady(deep=False))
 
     @initialize(setup=setups())
     def begin(self, setup: Setup) -> None:
@@ -153,4 +183,7 @@ class LifecycleMachine(Bed, RuleBasedStateMachine):
             if hasattr(self, "play") and not self.play.broken:
                 self.play.finish()
         finally:
+            if hasattr(self, "play"):
+                del self.play
+            gc.collect()  # what is left of this example; what was there before it is frozen until the next line
             self._steady.close()

@@ -42,6 +42,11 @@ class Note:
     failed: bool = False
 
     @property
+    def bound(self) -> bool:
+        """Whether it has a graph that calls may use."""
+        return self.state in BOUND
+
+    @property
     def marked(self) -> bool:
         """Whether it gives no lease any more."""
         return self.retiring or self.failed
@@ -55,6 +60,7 @@ class Model:
         entries: By name.
         needs: By component, the dependencies it has.
         suspended: Dependencies that are not there now.
+        moved: Entries for which a pinned tensor does not lie where it was captured.
         concurrent: Whether one entry may be leased twice, by component.
         suspect: Whether some failure may be remembered, so that attempts may be refused.
         budget: Whether bytes are limited.
@@ -66,6 +72,7 @@ class Model:
         self.needs: dict[str, frozenset[str]] = {}
         self.concurrent: dict[str, bool] = {}
         self.suspended: set[str] = set()
+        self.moved: set[str] = set()
         self.suspect = False
         self.budget = False
 
@@ -98,6 +105,10 @@ class Model:
         if note is None or note.state not in BOUND or note.marked or not self.serving or not self.resident(note.component):
             return False
         return not note.leases or self.concurrent.get(note.component, True)
+
+    def replays(self, name: str) -> bool:
+        """Whether an entry would give one more lease, and that would replay."""
+        return name not in self.moved and self.gives_lease(name)
 
     def available(self, component: str) -> frozenset[str]:
         """Names of a component's entries that are bound and not on their way out."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 
 from cgstate.backends.base import Backend
+from cgstate.backends.cuda import CudaBackend
+from cgstate.backends.cuda.pools import CudaPool
 from cgstate.routine import BucketedRoutine
 from cgstate.runtime.component import CaptureMode, Component, LeasedComponent
-from cgstate.testing.stateful.bed import Bed, Capabilities
+from cgstate.testing.stateful.bed import Bed, Capabilities, EnginePool
 from cgstate.testing.stateful.setup import Setup
 from cgstate.testing.stateful.simulated import SAMPLES, SIZES
 from cgstate.testing.stateful.subject import Subject
 
-__all__ = ["CudaBed", "TorchModel"]
+__all__ = ["CudaBed", "TorchBed", "TorchModel"]
 
 WIDTH = 64
 
@@ -49,6 +53,7 @@ class TorchModel:
         keys: dict[str, Any] = {
             "capture_mode": setup.mode,
             "concurrent_leases": setup.concurrent,
+            "collective": setup.ranks,
             "tolerance": self._tolerance,
         }
         net = Component("net", self._routine(self._net, lazy), declared, dependencies=["weights"], **keys)
@@ -84,37 +89,86 @@ class TorchModel:
             self._memory[name].copy_(self._fresh(name))
 
 
-class CudaBed(Bed):
-    """The current CUDA device, and the default model in torch.
+class TorchBed(Bed):
+    """The default model in torch, on one device that all runs of the process share, as they do a GPU.
 
     Nothing of the device is broken on purpose, but routines are, and bodies: a lost context would end the process.
+
+    Attributes:
+        place: Where torch puts the model.
     """
 
     can: ClassVar[Capabilities] = Capabilities(dependencies=True)
+    place: ClassVar[str]
 
-    _shared: ClassVar[Backend | None] = None
+    @classmethod
+    def shared(cls) -> Backend:
+        """The device."""
+        raise TypeError(f"{cls.__name__} does not say on which device it plays")
+
+    @classmethod
+    def wait(cls) -> None:
+        """Wait for all streams of the device."""
+        raise TypeError(f"{cls.__name__} does not say how to wait for its device")
+
+    @classmethod
+    def held_bytes(cls) -> int:
+        """As `Bed.held_bytes`: live allocations, and what private pools hold back."""
+        gc.collect()
+        backend = cls.shared()
+        cls.wait()
+        backend.clear_workspaces()
+        backend.flush()
+        left = backend.footprint()
+        return left.allocated + sum(left.pools.values())
 
     def make_backend(self) -> Backend:
-        """The same for all runs: there is one device, and nothing may be left on it."""
-        from cgstate.backends.cuda import CudaBackend
-
-        if CudaBed._shared is None:
-            CudaBed._shared = CudaBackend()
-        return CudaBed._shared
+        """The same for all runs; what the last one left to the collector goes now, and not in the middle of this one."""
+        gc.collect()
+        return self.shared()
 
     def make_components(self) -> Sequence[Subject]:
         """The default model; its first tensors are there before a call comes on another stream."""
-        self.model = TorchModel("cuda")
+        self.model = TorchModel(self.place)
         subjects: list[Subject] = self.model.subjects(self.setup)
-        torch.cuda.synchronize()
+        self.wait()
         return subjects
 
     def take_away(self, dependency: str) -> None:
         """As `Bed.take_away`; other streams see it."""
         super().take_away(dependency)
-        torch.cuda.synchronize()
+        self.wait()
 
     def bring_back(self, dependency: str, *, elsewhere: bool) -> None:
         """As `Bed.bring_back`; other streams see it."""
         super().bring_back(dependency, elsewhere=elsewhere)
+        self.wait()
+
+
+class CudaBed(TorchBed):
+    """The current CUDA device."""
+
+    place: ClassVar[str] = "cuda"
+
+    @classmethod
+    @cache
+    def shared(cls) -> Backend:
+        """As `TorchBed.shared`."""
+        return CudaBackend()
+
+    @classmethod
+    def wait(cls) -> None:
+        """As `TorchBed.wait`."""
         torch.cuda.synchronize()
+
+    def make_engine(self) -> EnginePool:
+        """As `Bed.make_engine`: a small graph keeps it open, as one of an engine's does."""
+        pool, graph, cell = CudaPool(self.backend.index), torch.cuda.CUDAGraph(), torch.zeros(1, device=self.place)
+        with torch.cuda.graph(graph, pool.id, torch.cuda.Stream()):  # type: ignore[arg-type]  # torch has a type of its own for ids
+            cell.zero_()
+
+        def drop() -> None:
+            graph.reset()
+            pool.drop()
+
+        return EnginePool(pool.id, pool.mem_pool, drop)

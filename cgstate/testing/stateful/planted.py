@@ -60,6 +60,10 @@ def _retired_pool_is_opened() -> Any:
     return patch.object(Domain, "open_pool", open_pool)
 
 
+def _dead_pool_records_again() -> Any:
+    return patch.object(Books, "retire_pool", lambda self, pool: None)
+
+
 def _nothing_is_undone() -> Any:
     def fail(self: UndoLog) -> None:
         self._run(failed=False)
@@ -224,6 +228,7 @@ def _both(one: Any, other: Any) -> Iterator[None]:
 
 PLANTED = (
     Planted("K01", "dead pool", "a retired pool is opened again", _retired_pool_is_opened),
+    Planted("K01", "dead pool", "a pool whose last graph is gone records again", _dead_pool_records_again),
     Planted("K02", "capture fails", "what a failed capture has done is not undone", _nothing_is_undone),
     Planted("K03", "estimate", "the estimate's upper bound is half of what is needed", _estimate_is_too_low),
     Planted("K04", "ledger", "what a pool is charged never becomes less", _ledger_only_grows),

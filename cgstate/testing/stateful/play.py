@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable, Iterator
+from collections import Counter
+from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from cgstate.backends.base import Footprint, MemoryPool, Stream
+from cgstate.backends.base import Footprint, Stream
 from cgstate.errors import CGStateError, IllegalTransition, InvariantViolation, describe
 from cgstate.lifecycle.invariants import Checker as Who
 from cgstate.lifecycle.invariants import broken_at, broken_by, broken_in
@@ -16,7 +17,7 @@ from cgstate.lifecycle.states import EntryState, ManagerState, PoolKind
 from cgstate.lifecycle.world import Act, World
 from cgstate.routine import Routine
 from cgstate.runtime.books import Books
-from cgstate.runtime.check import Checker, world_of
+from cgstate.runtime.check import Checker, world_of, wrong_seals
 from cgstate.runtime.domain import Isolation
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.lease import Lease
@@ -24,16 +25,17 @@ from cgstate.runtime.leased import LeasedOutput
 from cgstate.runtime.manager import GraphManager
 from cgstate.runtime.transaction import Transaction
 from cgstate.testing.faults import RoutineFault, RoutineFaults
-from cgstate.testing.stateful.bed import Bed
-from cgstate.testing.stateful.coverage import TOTAL, Coverage
-from cgstate.testing.stateful.errors import Violated
+from cgstate.testing.stateful.bed import Bed, EnginePool
+from cgstate.testing.stateful.coverage import TOTAL, Coverage, out_of_epoch
+from cgstate.testing.stateful.errors import Violated, chain
 from cgstate.testing.stateful.model import Model
+from cgstate.testing.stateful.ranks import Ranks
 from cgstate.testing.stateful.setup import Setup
 from cgstate.testing.stateful.step import Step
-from cgstate.testing.stateful.subject import Subject, values
-from cgstate.testing.stateful.sync import PlayedSync
+from cgstate.testing.stateful.subject import Subject, difference, values
+from cgstate.testing.stateful.sync import sync_of
 
-__all__ = ["HAND", "Held", "Play"]
+__all__ = ["HAND", "Handmade", "Held", "Pinned", "Play"]
 
 HAND = "by hand"
 """The component without a routine, whose graphs are captured through the low-level door."""
@@ -65,11 +67,33 @@ class Held:
 
 
 @dataclass(slots=True)
+class Pinned:
+    """A place in which a tensor was when a graph was captured.
+
+    Attributes:
+        there: That tensor.
+        now: What is in its place now.
+    """
+
+    there: Any
+    now: Any
+
+
+@dataclass(slots=True)
 class Handmade:
-    """A graph of the low-level door: its descriptor, and its static inputs, made as the first component's routine does."""
+    """A graph of the low-level door.
+
+    Attributes:
+        descriptor: Its descriptor.
+        buffers: Its static inputs, made as the first component's routine does.
+        breaks: How often its eager break has run; None if it has none.
+        pinned: The tensor that it has pinned, if any.
+    """
 
     descriptor: Any
     buffers: Any
+    breaks: Counter[str] | None = None
+    pinned: Pinned | None = None
 
 
 class Play:
@@ -85,8 +109,10 @@ class Play:
         world: What its books showed after the last step.
         steps: What was done so far.
         seen: What the books show, where a step has looked at its end.
-        forecasts: What calls are known to come to in the present situation.
+        forecasts: What calls are known to come to in the present situation, by component and sample.
         held: Leases and outputs that are held.
+        ranks: The other ranks.
+        answer: What a call was last given by a graph to keep, and what it was then; None: nothing yet.
         kept: Static inputs of what was captured by hand: the warm-up of a capture that failed may still run on the device.
         transaction: The open one, with its context manager.
         spoiled: Whether a capture of the open transaction failed, so that it can only be given up.
@@ -96,16 +122,17 @@ class Play:
         stingy: Whether a call that gives memory back was made to fail, so that the device may have kept it.
         leaked: Bytes that ended managers have left.
         broken: Whether a step went wrong.
+        tally: What was done so far: captures, replays, evictions, and values that were compared.
     """
 
     def __init__(self, bed: Bed, setup: Setup, coverage: Coverage | None = None) -> None:
         self.bed = bed
-        self.setup = bed.setup = setup
+        self.setup = bed.setup = setup.within(bed.can)
         self.coverage = Coverage() if coverage is None else coverage
         self.steps: list[Step] = []
         self.leaked = 0
         self.broken = False
-        self.sync = PlayedSync()
+        self.tally: Counter[str] = Counter()
         self.lost = True  # there is no device yet
         self.renew()
 
@@ -114,13 +141,13 @@ class Play:
         bed, setup = self.bed, self.setup
         if self.lost:
             bed.backend = bed.make_backend()
-            self.sync = PlayedSync()
-            self.engine: MemoryPool | None = None
+            self.sync = sync_of(bed.backend.device)
+            self.engine: EnginePool | None = None
             self.streams: list[Stream] = []
             self.lost = self.stingy = False
         self.backend = bed.backend
         if setup.isolation is Isolation.foreign and self.engine is None:
-            self.engine = self.backend.new_pool()
+            self.engine = bed.make_engine()
         if bed.can.streams and not self.streams:
             self.streams = [self.backend.new_stream(exclusive=False)]
         self.routine_faults = RoutineFaults()
@@ -131,19 +158,21 @@ class Play:
         self.held: list[Held] = []
         self.handmade: dict[str, Handmade] = {}
         self.kept: list[object] = []
+        self.answer: tuple[object, object] | None = None
+        self.ranks = Ranks()
         self.transaction: tuple[AbstractContextManager[Transaction], Transaction] | None = None
         self.spoiled = False
         self.evicted_for_room = False
         self.versions: dict[str, int] = {}
         self._eager: dict[Hashable, object] = {}
-        self.start = self.backend.footprint()
         self.manager: GraphManager | None = GraphManager(
             self.backend,
             isolation=setup.isolation,
-            pool=None if self.engine is None else self.engine.id,
+            pool=None if self.engine is None else self.engine.given,
             check=setup.watched,
             capture_error_mode=setup.error_mode,
             sync=self.sync,
+            vote=self.ranks if setup.ranks else None,
             observer=self.coverage.took if setup.watched else None,
             warmup_rounds=2,
             negative_cache=1,  # small, so that a run sees them full
@@ -155,7 +184,9 @@ class Play:
             self.books.observer = self.books.audit.observe
         self.model = Model()
         self.seen: World | None = None
-        self.forecasts: dict[Step, Any] = {}
+        self.forecasts: dict[tuple[str, int], Any] = {}
+        self._served: dict[Hashable, list[int]] = {}
+        self._judged: World | None = None
         for subject in self.subjects.values():
             self.model.needs[subject.name] = frozenset(subject.component.dependencies)
             self.model.concurrent[subject.name] = subject.component.concurrent_leases
@@ -190,12 +221,14 @@ class Play:
 
     def hand_samples(self, descriptor: Hashable) -> list[int]:
         """Numbers of the samples that a graph of ``descriptor`` serves."""
-        routine, samples = self.hand_routine, self.hand_subject.samples
         if self.lost:
             return []
-        with self.calm():
-            found = [routine.resolve_runtime(sample, {}, frozenset({descriptor})).descriptor for sample in samples]
-        return [number for number, served in enumerate(found) if served == descriptor]
+        if descriptor not in self._served:
+            routine, samples = self.hand_routine, self.hand_subject.samples
+            with self.calm():
+                found = [routine.resolve_runtime(sample, {}, frozenset({descriptor})).descriptor for sample in samples]
+            self._served[descriptor] = [number for number, served in enumerate(found) if served == descriptor]
+        return self._served[descriptor]
 
     def places_taken(self) -> bool:
         """Whether lazy graphs have taken places of declared ones, which must be evicted before these can come back."""
@@ -225,6 +258,8 @@ class Play:
         audit = self.books.audit
         with self.calm(), self.books.gate.lock:
             held = self.books.leases
+            if found := list(wrong_seals(self.books)):
+                raise Violated("; ".join(found))
             if audit is None:
                 return world_of(self.books, acquires=held, releases=0)
             return world_of(self.books, acquires=audit.acquires, releases=audit.releases)
@@ -282,12 +317,18 @@ class Play:
                 self.evicted_for_room = True
 
     def accept_failure(self, name: str) -> None:
-        """A lazy capture may have failed: that is remembered, and the entry's state."""
-        for view in self.look().entries:
-            if view.name == name and view.state is EntryState.FAILED:
-                self.model.meet(self.look())
-                self.model.entries[name].state = EntryState.FAILED
-                self.model.suspect = True
+        """A lazy capture may have failed: that is remembered, and the entry's state; or been given up, and what is left waits."""
+        world = self.look()
+        view = next((view for view in world.entries if view.name == name), None)
+        if view is None:
+            return
+        if view.state is EntryState.FAILED:
+            self.model.meet(world)
+            self.model.entries[name].state = EntryState.FAILED
+            self.model.suspect = True
+        elif view.state is EntryState.EAGER and view.unreclaimed:
+            self.model.meet(world)
+            self.model.entries[name].state = EntryState.EAGER
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -302,8 +343,9 @@ class Play:
         return _Calm(self) if self.setup.faulty else nullcontext()
 
     def stop_faults(self) -> None:
-        """Let nothing fail any more."""
+        """Let nothing fail any more, and all ranks agree."""
         self.routine_faults.clear()
+        self.ranks.disagree = 0
         if self.bed.can.faults:
             self.backend.faults.clear()  # type: ignore[attr-defined]  # the capability says so
 
@@ -358,7 +400,7 @@ class Play:
     @staticmethod
     def _forget_frames(error: BaseException) -> None:
         """An error that was expected must not keep alive the tensors of the frames that it went through."""
-        for each in _chain(error):
+        for each in chain(error):
             each.__traceback__ = None
 
     def _judge_error(self, step: Step, legal: bool, error: Exception, before: World, after: World) -> None:
@@ -376,7 +418,7 @@ class Play:
             return True
         if self.backend.failure_kind(error) is not None:
             return True
-        return any(isinstance(each, RoutineFault) or type(each).__name__ == "InjectedFault" for each in _chain(error))
+        return any(isinstance(each, RoutineFault) or type(each).__name__ == "InjectedFault" for each in chain(error))
 
     def judge(self, step: Step, before: World, after: World) -> None:
         """Hold what the books show against the invariants and the model.
@@ -384,16 +426,31 @@ class Play:
         Raises:
             Violated: they differ.
         """
-        broken = broken_in(Who.stateful, after)
-        found = [str(violation) for violation in broken if not (self.stingy and violation.invariant.id == "I7")]
-        if before.manager is not after.manager and not step.renews:
-            act = Act(type(step).__name__, step.concerns(self))
-            broken = broken_by(Who.stateful, before, after, act)
-            found += [str(violation) for violation in broken if not (step.captures and violation.invariant.id in ("I6", "I8"))]
+        found: list[str] = []
+        if after != self._judged:  # else nothing has moved since it was found right
+            broken = broken_in(Who.stateful, after)
+            found += [str(violation) for violation in broken if not (self.stingy and violation.invariant.id == "I7")]
+            found += out_of_epoch(after)
+            if not step.renews:
+                act = Act(type(step).__name__, step.concerns(self))
+                broken = broken_by(Who.stateful, before, after, act)
+                found += [str(violation) for violation in broken if not (step.captures and violation.invariant.id in ("I6", "I8"))]
+            self._judged = after
         self.model.meet(after)
         found += self.model.disagreements(after)
         if found:
             raise Violated(f"{step}: {'; '.join(found)}")
+
+    def look_back(self) -> None:
+        """Look once more at the answer that was last given to keep: nothing that came since may have written to it.
+
+        Raises:
+            Violated: it is another one now.
+        """
+        if self.answer is not None:
+            answer, then = self.answer
+            if difference(values(answer), then):
+                raise Violated("an answer that was given to keep is another one since")
 
     def observe(self, observation: object) -> None:
         """Judge what was seen.
@@ -406,6 +463,14 @@ class Play:
             raise Violated(found)
 
     # -- the end ------------------------------------------------------------------------------------------------------
+
+    def count_manager(self) -> None:
+        """Add what the manager counted to the tally, once, at its end."""
+        for record in self.books.components.values():
+            counters = record.counters
+            self.tally["captures"] += counters.captures
+            self.tally["replays"] += counters.retired_hits + record.live_hits
+            self.tally["evictions"] += sum(counters.evicted.values())
 
     def see_end(self) -> None:
         """After the manager's end: nothing of it is left on the device.
@@ -423,10 +488,28 @@ class Play:
         self.kept.clear()
         self.backend.flush()
         engine = None if self.engine is None else self.engine.id
+        if not self.books.reclaimer.blocked:
+            self._see_nothing_left("the manager's end", engine)
+
+    def see_device(self) -> None:
+        """After the run: nothing of it is left on the device, which the next run may share.
+
+        Raises:
+            Violated: bytes are left in private pools.
+        """
+        if self.lost:
+            return
+        if self.engine is not None:
+            self.engine.drop()
+        self.backend.clear_workspaces()  # no graph is left that could have baked one in
+        self.backend.flush()
+        self._see_nothing_left("the run")
+
+    def _see_nothing_left(self, after: str, engine: Hashable = None) -> None:
         left = {key: size for key, size in self.backend.footprint().pools.items() if size and key != engine}
-        self.leaked += sum(left.values())
-        if left and not self.stingy and not self.books.reclaimer.blocked:
-            raise Violated(f"{left} bytes are left in private pools after the manager's end")
+        if left and not self.stingy:
+            self.leaked += sum(left.values())
+            raise Violated(f"{left} bytes are left in private pools after {after}")
 
     def finish(self) -> None:
         """Nothing fails any more: everything must answer and settle, and nothing may be left.
@@ -442,6 +525,8 @@ class Play:
             raise
         except Exception as error:
             raise Violated(f"bringing the run to its end raised {describe(error)}") from error
+        self.count_manager()
+        self.see_device()
         TOTAL.add(self.coverage)
 
 
@@ -474,17 +559,6 @@ class _Audit(Checker):
 
     def look(self) -> None:
         """Nothing: `Play.take` looks."""
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        each = left.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            left += [each.__cause__, each.__context__]
 
 
 def _essence(world: World) -> set[tuple[object, ...]]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cgstate.backends.base import CaptureErrorMode
 from cgstate.runtime.component import CaptureMode
 from cgstate.runtime.domain import Isolation
+
+if TYPE_CHECKING:
+    from cgstate.testing.stateful.bed import Capabilities
 
 __all__ = ["DEFAULT", "Setup"]
 
@@ -24,6 +27,7 @@ class Setup:
         admit_after: At which miss a descriptor is captured.
         concurrent: Whether one graph may be leased twice at once.
         error_mode: How far a capture forbids what other threads do.
+        ranks: Components run collectives, and other ranks have to agree to their captures.
         watched: The manager has an observer and audits itself; else its hot path takes the short way, and only its books are seen.
         faulty: Faults may be injected.
         seed: Of the device's schedule, where the device has one that can be chosen.
@@ -35,6 +39,7 @@ class Setup:
     admit_after: int = 1
     concurrent: bool = True
     error_mode: CaptureErrorMode = CaptureErrorMode.thread_local
+    ranks: bool = False
     watched: bool = True
     faulty: bool = False
     seed: int = 0
@@ -56,6 +61,10 @@ class Setup:
         """The same, without what its mode has no use for."""
         return self if self.mode.allows_lazy else replace(self, extra=0, admit_after=1)
 
+    def within(self, can: Capabilities) -> Setup:
+        """The same, without what a bed cannot do."""
+        return self if can.foreign or self.isolation is not Isolation.foreign else replace(self, isolation=Isolation.shared)
+
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "isolation": tuple(Isolation),
@@ -64,6 +73,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "admit_after": (1, 2),
     "concurrent": (True, False),
     "error_mode": (CaptureErrorMode.thread_local, CaptureErrorMode.global_, CaptureErrorMode.relaxed),
+    "ranks": (False, False, True),
     "watched": (True, True, False),
     "faulty": (False, True),
 }

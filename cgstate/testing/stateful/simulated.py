@@ -54,6 +54,7 @@ class SimModel:
             capture_mode=setup.mode,
             dependencies=["weights"],
             concurrent_leases=setup.concurrent,
+            collective=setup.ranks,
         )
         out = LeasedComponent(
             "out",
@@ -62,6 +63,7 @@ class SimModel:
             capture_mode=setup.mode,
             dependencies=["weights", "cache"],
             concurrent_leases=setup.concurrent,
+            collective=setup.ranks,
         )
         return [Subject(net, samples, config), Subject(out, samples, config)]
 

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from random import Random
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     from cgstate.testing.stateful.play import Play
 
-__all__ = ["Event", "Step"]
+__all__ = ["TRIES", "Event", "Step"]
+
+TRIES = 8
+"""How many candidates of a kind are looked at before another kind is drawn."""
 
 Event: TypeAlias = StrEnum
 """An event of one of the four tables."""
@@ -43,6 +46,10 @@ class Step:
                 shown.append(f"{each.name}={f'{type(value).__name__}.{value.name}' if isinstance(value, StrEnum) else repr(value)}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The same for Hypothesis, which would take a data class to pieces, class variables included."""
+        printer.text(repr(self))
+
     @classmethod
     def candidates(cls, play: Play) -> Iterable[Step]:
         """Those that name what there is now, whether or not they are legal."""
@@ -71,9 +78,13 @@ class Step:
 
     @classmethod
     def draw(cls, play: Play, random: Random) -> Step | None:
-        """One of the candidates, legal or not; None where there are none."""
-        candidates = list(cls.candidates(play))
-        return random.choice(candidates) if candidates else None
+        """One of the candidates that need not be refused; None where it finds none in a few tries."""
+        left = list(cls.candidates(play))
+        for _ in range(min(TRIES, len(left))):
+            step = left.pop(random.randrange(len(left)))
+            if step.legal(play) is not False:
+                return step
+        return None
 
     @classmethod
     def legal_ones(cls, play: Play) -> Iterator[Step]:

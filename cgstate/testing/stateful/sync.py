@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from weakref import WeakValueDictionary
 
-__all__ = ["PlayedSync", "WaitsForEver"]
+__all__ = ["PlayedSync", "WaitsForEver", "sync_of"]
 
 
 class WaitsForEver(AssertionError):
@@ -64,6 +65,20 @@ class PlayedSync:
     def condition(self, lock: object) -> PlayedCondition:
         """As `Sync.condition`."""
         return PlayedCondition(self, lock)
+
+
+_syncs: WeakValueDictionary[str, PlayedSync] = WeakValueDictionary()
+
+
+def sync_of(device: str) -> PlayedSync:
+    """The sync of all runs that play on ``device``.
+
+    The managers of a device share one, and what a run leaves to the garbage collector still counts among them.
+    """
+    sync = _syncs.get(device)
+    if sync is None:
+        sync = _syncs[device] = PlayedSync()
+    return sync
 
 
 class PlayedLock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
+from bisect import bisect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from random import Random
 
 from cgstate.testing.stateful.bed import Bed
 from cgstate.testing.stateful.coverage import Coverage
-from cgstate.testing.stateful.errors import Violated
+from cgstate.testing.stateful.errors import Violated, forget_frames
 from cgstate.testing.stateful.failing import WalkFailed, shortest, token
 from cgstate.testing.stateful.play import Play
 from cgstate.testing.stateful.setup import Setup
@@ -24,7 +25,6 @@ __all__ = ["STEPS", "Walked", "drawn_step", "steady", "walk", "walk_once", "walk
 
 STEPS = 60
 """Steps of one run."""
-TRIES = 8
 
 
 @dataclass
@@ -35,14 +35,12 @@ class Walked:
         coverage: What they saw.
         steps: How many steps they took.
         runs: How many runs that were.
-        leaked_bytes: Bytes of private pools that were left after the ends of all runs.
         seconds: CPU time, seconds.
     """
 
     coverage: Coverage = field(default_factory=Coverage)
     steps: int = 0
     runs: int = 0
-    leaked_bytes: int = 0
     seconds: float = 0.0
 
 
@@ -59,7 +57,7 @@ def walk(bed: type[Bed] = Bed, *, seed: int = 0, runs: int = 100, steps: int = S
             play = walk_or_tell(bed, seed + number, steps, total.coverage)
             total.runs += 1
             total.steps += len(play.steps)
-            total.leaked_bytes += play.leaked
+            del play  # so that it does not live on in the frame of a later run's error
     total.seconds = time.process_time() - started
     return total
 
@@ -74,8 +72,11 @@ def walk_or_tell(bed: type[Bed], seed: int, steps: int, coverage: Coverage) -> P
     try:
         return go_on(play, seed, steps)
     except Violated as wrong:
-        fewest = shortest(bed, play.setup, play.steps)
-        raise WalkFailed(token(seed, steps), play.setup, fewest, str(wrong), play.leaked) from wrong
+        setup, taken, leaked = play.setup, play.steps, play.leaked
+        del play
+        forget_frames(wrong)
+        fewest = shortest(bed, setup, taken)
+        raise WalkFailed(token(seed, steps), bed.__name__, setup, fewest, str(wrong), leaked) from wrong
 
 
 def walk_once(bed: type[Bed], seed: int, *, steps: int = STEPS, coverage: Coverage | None = None) -> Play:
@@ -107,32 +108,34 @@ def go_on(play: Play, seed: int, steps: int) -> Play:
 
 def drawn_step(play: Play, random: Random) -> Step:
     """A step that may be taken now."""
+    barren: set[type[Step]] = set()
     while True:
-        (kind,) = random.choices(KINDS, cum_weights=_WEIGHTS)
+        kind = KINDS[bisect(_WEIGHTS, random.random() * _WEIGHTS[-1])]
         if kind is ClosedDoor:
-            step = random.choice(REFUSABLE).draw(play, random)
-            if step is not None and step.legal(play) is False:
+            closed = list(random.choice(REFUSABLE).candidates(play))
+            if closed and (step := random.choice(closed)).legal(play) is False:
                 return ClosedDoor(step)
-            continue
-        for _ in range(TRIES):
-            step = kind.draw(play, random)
-            if step is None:
-                break
-            if step.legal(play) is not False:
-                return step
+        elif kind not in barren:
+            drawn = kind.draw(play, random)
+            if drawn is not None:
+                return drawn
+            barren.add(kind)
 
 
 _WEIGHTS = list(accumulate(kind.weight for kind in KINDS))
 
 
 @contextmanager
-def steady() -> Iterator[None]:
-    """Let nothing but steps happen: they alone collect garbage. The runtime's log of injected failures is not shown."""
+def steady(*, deep: bool = True) -> Iterator[None]:
+    """Let nothing but steps happen: they alone collect garbage. The runtime's log of injected failures is not shown.
+
+    ``deep``: garbage of all ages is collected before, which takes long in a large program.
+    """
     log = logging.getLogger("cgstate")
     disabled, collecting = log.disabled, gc.isenabled()
     log.disabled = True
     gc.disable()
-    gc.collect()
+    gc.collect(2 if deep else 1)
     gc.freeze()  # what was there before is looked at by no collection of a run
     try:
         yield

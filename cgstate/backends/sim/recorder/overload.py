@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -71,7 +71,11 @@ _FROM_SHAPES = tuple(
     tag for name in ("pointwise", "reduction", "inplace", "out") if (tag := getattr(torch.Tag, name, None)) is not None
 )
 """Tags of older releases are fewer."""
+_POINTWISE = torch.Tag.pointwise
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::cat", "aten::stack"})
+_SOFTMAX = frozenset({"aten::_softmax", "aten::_log_softmax"})
+_NORMS = frozenset({"aten::native_layer_norm"})
+_FULL_PRECISION = (torch.float32, torch.float64)
 
 _NEW = None
 
@@ -94,6 +98,8 @@ class Overload:
         numbers: Position and name of each operand that it takes as a number, whose value the host waits for.
         indexes: Takes indices, masks among them.
         from_shapes: How results lie in memory follows from shapes and strides, on every device.
+        norm: The same holds where all operands are of full precision; else the device decides about the type of what it averaged.
+        pointwise: Computes each element of its one new result from the elements at the same place, and takes no wish where that is.
         typed: Makes something of nothing, of torch's default type where no other is given.
         written: Position and name of each operand that it writes.
         returned: By return value: position and name of the operand that it is, or None for something new.
@@ -112,6 +118,8 @@ class Overload:
     numbers: tuple[tuple[int, str], ...]
     indexes: bool
     from_shapes: bool
+    pointwise: bool
+    norm: bool
     typed: bool
     written: tuple[tuple[int, str], ...]
     returned: tuple[tuple[int, str] | None, ...]
@@ -119,6 +127,10 @@ class Overload:
     def each(self, made: Any) -> Sequence[Any]:
         """The return values, one by one."""
         return made if len(self.returned) > 1 else (made,) if self.returned else ()
+
+    def follows_shapes(self, operands: Iterable[Tensor]) -> bool:
+        """Whether how the results of this call lie in memory follows from shapes and strides, on every device."""
+        return self.from_shapes or (self.norm and all(tensor.dtype in _FULL_PRECISION for tensor in operands))
 
     def new_tensors(self, made: Any) -> Iterator[Tensor | None]:
         """Those tensors of a result that are no operands, in order; None for one that is left out."""
@@ -136,6 +148,7 @@ def describe(func: Any) -> Overload:
     name = func.name()
     packet = name.partition(".")[0]
     tags = func.tags
+    returned = tuple(_operand_of(schema, value) for value in schema.returns)
     return Overload(
         name=name,
         call=func,
@@ -149,14 +162,16 @@ def describe(func: Any) -> Overload:
         checks=next(((at, a.name) for at, a in enumerate(schema.arguments) if a.name == "check_errors"), None),
         numbers=tuple((at, a.name) for at, a in enumerate(schema.arguments) if a.name in _NUMBERS.get(name, ())),
         indexes=name in _INDEXING,
-        from_shapes=name in _PRODUCTS or any(tag in tags for tag in _FROM_SHAPES),
+        from_shapes=name in _PRODUCTS | _SOFTMAX or any(tag in tags for tag in _FROM_SHAPES),
+        pointwise=_POINTWISE in tags and returned == (_NEW,) and not any(a.name == "memory_format" for a in schema.arguments),
+        norm=name in _NORMS,
         typed=any(a.name == "dtype" for a in schema.arguments) and not any("Tensor" in str(a.type) for a in schema.arguments),
         written=tuple(
             (position, argument.name)
             for position, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ),
-        returned=tuple(_operand_of(schema, value) for value in schema.returns),
+        returned=returned,
     )
 
 

@@ -1,8 +1,8 @@
 """What an operation's results will look like, without computing them: torch's meta kernels say.
 
-Results of point-wise operations, reductions and matrix products follow from shapes alone. For all others the kernel that a device
-has decides about layouts too, so torch's fake tensors are asked, which know the device. Either may cost a millisecond, so answers
-are remembered.
+Results of point-wise operations, reductions, softmax and matrix products follow from shapes alone, and most of norms. For all
+others the kernel that a device has decides about layouts too, so torch's fake tensors are asked, which know the device. Either may
+cost a millisecond, so answers are remembered.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _PYTHON = torch._C.DispatchKey.Python
 _PYTHON_SNAPSHOT = torch._C.DispatchKey.PythonTLSSnapshot
 _REMEMBERED = 4096
 _answers: dict[Hashable, Promise] = {}
+_dtypes: dict[Hashable, torch.dtype] = {}
 _fake_lock = Lock()
 
 
@@ -60,16 +61,37 @@ def promise(overload: Overload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     except TypeError:  # an operand without a hash
         return _ask(overload, args, kwargs)
     if answer is None:
-        answer = _ask(overload, args, kwargs)
-        if len(_answers) >= _REMEMBERED:
-            _answers.clear()
+        answer = _like_operands(overload, args, kwargs) if overload.pointwise else _ask(overload, args, kwargs)
+        for remembered in (_answers, _dtypes):
+            if len(remembered) >= _REMEMBERED:
+                remembered.clear()
         _answers[key] = answer
     return answer
 
 
+def _like_operands(overload: Overload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Promise:
+    """Of a point-wise operation: where all operands lie alike and without gaps, so does the result, whatever their shape.
+
+    Then only its type has to be asked for, and that once for all shapes: each asking takes up to a millisecond.
+    """
+    operands = list(tensors_in([*args, *kwargs.values()]))
+    size = operands[0].size() if operands else ()
+    if not size or any(tensor.size() != size or not tensor.is_contiguous() for tensor in operands):
+        return _ask(overload, args, kwargs)
+    key = (overload.call, torch.get_default_dtype(), _kind(args), tuple((name, _kind(value)) for name, value in kwargs.items()))
+    dtype = _dtypes.get(key)
+    if dtype is None:
+        answer = _ask(overload, args, kwargs)
+        made = answer.result
+        if made.size() == size and made.is_contiguous() and not answer.aliases[0]:
+            _dtypes[key] = made.dtype
+        return answer
+    return Promise(torch.empty(size, dtype=dtype, device="meta"), (False,), False)
+
+
 def _ask(overload: Overload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Promise:
     operands = {id(tensor): tensor for tensor in tensors_in([*args, *kwargs.values()])}
-    by_shape = overload.from_shapes or not operands
+    by_shape = not operands or overload.follows_shapes(operands.values())
     twins = {key: (_meta if by_shape else _fake)(tensor) for key, tensor in operands.items()}
 
     def twin(tensor: Tensor) -> Tensor:
@@ -97,7 +119,9 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
 
 @cache
 def _fakes() -> FakeTensorMode:
-    return FakeTensorMode(allow_fallback_kernels=False)
+    mode = FakeTensorMode(allow_fallback_kernels=False)
+    mode.cache_enabled = False  # answers are remembered here already
+    return mode
 
 
 def _fake(tensor: Tensor) -> Tensor:
@@ -111,6 +135,15 @@ def _call_fake(func: Any, args: Any, kwargs: Any) -> Any:
             return func(*args, **kwargs)
         except (UnsupportedFakeTensorException, UnsupportedOperatorException) as error:
             raise NotImplementedError from error
+
+
+def _kind(value: Any) -> Hashable:
+    """An operand as far as the type of a point-wise result depends on it."""
+    if isinstance(value, Tensor):
+        return value.dtype
+    if isinstance(value, list | tuple):
+        return tuple(map(_kind, value))
+    return type(value), value
 
 
 def _layout(value: Any) -> Hashable:

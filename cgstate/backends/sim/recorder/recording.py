@@ -77,7 +77,8 @@ class RecordingMode(TorchDispatchMode):
         call = _Call(self._recorder, queue, queue.capture, func, args, kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             call.unrecordable("it is a higher-order operation")
-        if call.overload.composite:
+        call.overload = overload = describe(func)
+        if overload.composite:
             # As eager does: in C++ (there may be another in Python), and with views that know what they are views of.
             with self, torch._C._SetExcludeDispatchKeyGuard(_VIEW_TRACKING, False):
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
@@ -86,7 +87,15 @@ class RecordingMode(TorchDispatchMode):
 
 
 class _Call:
-    """One operation on its way into a capture."""
+    """One operation on its way into a capture.
+
+    Attributes:
+        overload: What is known of the operation.
+    """
+
+    __slots__ = ("_args", "_blocks", "_by_address", "_capture", "_func", "_kwargs", "_queue", "_recorder", "overload")
+
+    overload: Overload
 
     def __init__(self, recorder: Recorder, queue: StreamQueue, capture: Capture, func: Any, args: Any, kwargs: Any) -> None:
         self._recorder = recorder
@@ -97,11 +106,6 @@ class _Call:
         self._kwargs = kwargs
         self._blocks: list[Block] = []
         self._by_address: dict[int, Tensor] = {}
-
-    @property
-    def overload(self) -> Overload:
-        """What is known of the operation."""
-        return describe(self._func)
 
     def record(self) -> Any:
         """Note it; what the operation returns. Called with torch's dispatch disabled."""
@@ -163,7 +167,7 @@ class _Call:
 
     def _check_plain(self, tensor: Tensor) -> None:
         self._check_layout(tensor)
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             self.unrecordable(f"it involves a tensor on {tensor.device}")
 
     def _check_layout(self, tensor: Tensor) -> None:

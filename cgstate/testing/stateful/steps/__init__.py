@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from cgstate.testing.stateful.step import Step
 from cgstate.testing.stateful.steps.calling import Call
-from cgstate.testing.stateful.steps.capturing import Begin, Capture, CaptureAll, Commit, GiveUp, Meanwhile, Prepare, ProfileMemory
-from cgstate.testing.stateful.steps.device import Advance, Break, BreakRoutine, Collect, Idle, Lose
+from cgstate.testing.stateful.steps.capturing import Begin, Capture, CaptureAll, Commit, GiveUp, How, Meanwhile, Prepare
+from cgstate.testing.stateful.steps.device import Advance, Break, BreakRoutine, Collect, Disagree, Idle, Lose
 from cgstate.testing.stateful.steps.ending import Close, DropManager, Release, Renew
 from cgstate.testing.stateful.steps.illegal import ClosedDoor, KeptEvent, RefusedEvent
 from cgstate.testing.stateful.steps.leasing import Drop, GiveBack, Read, Replay, ReplayLeased, Take
-from cgstate.testing.stateful.steps.memory import Evict, ForgetFailures, Invalidate, Mutate, Reclaim, Resume, SetBudget, Suspend
+from cgstate.testing.stateful.steps.memory import (
+    Evict,
+    ForgetFailures,
+    Invalidate,
+    MovePinned,
+    Mutate,
+    Reclaim,
+    Resume,
+    SetBudget,
+    Suspend,
+)
+from cgstate.testing.stateful.steps.profiling import ProfileByHand, ProfileMemory
 
 __all__ = [
     "DOORS",
@@ -27,19 +38,23 @@ __all__ = [
     "ClosedDoor",
     "Collect",
     "Commit",
+    "Disagree",
     "Drop",
     "DropManager",
     "Evict",
     "ForgetFailures",
     "GiveBack",
     "GiveUp",
+    "How",
     "Idle",
     "Invalidate",
     "KeptEvent",
     "Lose",
     "Meanwhile",
+    "MovePinned",
     "Mutate",
     "Prepare",
+    "ProfileByHand",
     "ProfileMemory",
     "Read",
     "Reclaim",
@@ -55,13 +70,13 @@ __all__ = [
 ]
 
 GROUPS: dict[str, tuple[type[Step], ...]] = {
-    "capture": (Prepare, CaptureAll, ProfileMemory, Begin, Capture, Commit, GiveUp),
+    "capture": (Prepare, CaptureAll, ProfileMemory, ProfileByHand, Begin, Capture, Commit, GiveUp),
     "call": (Call,),
     "lease": (Replay, Take, ReplayLeased, Read, GiveBack, Drop),
-    "memory": (Evict, Invalidate, Suspend, Resume, Mutate, Reclaim, SetBudget, ForgetFailures),
+    "memory": (Evict, Invalidate, Suspend, Resume, Mutate, MovePinned, Reclaim, SetBudget, ForgetFailures),
     "device": (Advance, Idle, Collect),
     "end": (Release, Close, DropManager, Renew),
-    "fault": (Break, BreakRoutine, Lose),
+    "fault": (Break, BreakRoutine, Disagree, Lose),
 }
 """Everything that can be done, by what it is about."""
 
@@ -82,6 +97,7 @@ REFUSABLE: tuple[type[Step], ...] = (
     Begin,
     Capture,
     ProfileMemory,
+    ProfileByHand,
     Replay,
     SetBudget,
     Reclaim,

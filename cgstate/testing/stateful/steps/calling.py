@@ -14,7 +14,7 @@ from cgstate.runtime.leased import LeasedOutput
 from cgstate.runtime.stats import Fallback
 from cgstate.testing.stateful.errors import Violated
 from cgstate.testing.stateful.play import MOST_HELD, Held, Play
-from cgstate.testing.stateful.step import Event, Step
+from cgstate.testing.stateful.step import TRIES, Event, Step
 from cgstate.testing.stateful.subject import Subject, difference, values
 
 __all__ = ["Call"]
@@ -109,11 +109,15 @@ class Call(Step):
                     yield cls(name, sample, stream, 2)
 
     @classmethod
-    def draw(cls, play: Play, random: Random) -> Step:
-        """One of the candidates."""
-        name = random.choice(list(play.subjects))
-        sample = random.randrange(len(play.subjects[name].samples))
-        return cls(name, sample, random.randrange(1 + len(play.streams)), random.randrange(1, 3))
+    def draw(cls, play: Play, random: Random) -> Step | None:
+        """As `Step.draw`, without listing them all."""
+        for _ in range(TRIES):
+            name = random.choice(list(play.subjects))
+            sample = random.randrange(len(play.subjects[name].samples))
+            step = cls(name, sample, random.randrange(1 + len(play.streams)), random.randrange(1, 3))
+            if step.legal(play) is not False:
+                return step
+        return None
 
     def legal(self, play: Play) -> bool | None:
         """A call is always answered, but where memory is missing or the device is lost."""
@@ -123,9 +127,10 @@ class Call(Step):
 
     def forecast(self, play: Play) -> Forecast:
         """What it comes to; worked out once in a situation."""
-        if self not in play.forecasts:
-            play.forecasts[self] = forecast(play, play.subjects[self.component], self.sample)
-        found: Forecast = play.forecasts[self]
+        key = self.component, self.sample
+        if key not in play.forecasts:
+            play.forecasts[key] = forecast(play, play.subjects[self.component], self.sample)
+        found: Forecast = play.forecasts[key]
         return found
 
     def run(self, play: Play) -> None:
@@ -142,6 +147,7 @@ class Call(Step):
             lent = answer if isinstance(answer, LeasedOutput) else None
             with play.calm():
                 found = values(answer if lent is None else lent.value)
+                play.look_back()
         hits, reasons = _difference(before, _counts(play, self.component))
         if not foreseen.certain:
             play.accept_victims()
@@ -149,6 +155,7 @@ class Call(Step):
         by_graph = hits == 1
         self._judge(play, subject, foreseen, hits, reasons)
         apart = difference(found, right)
+        play.tally["compared"] += 1
         reason = next(iter(reasons), None)
         play.observe(
             CallAnswer(
@@ -156,7 +163,7 @@ class Call(Step):
                 Outcome.graph if by_graph else Outcome.eager,
                 OBSTACLES.get(reason) if reason is not None else None,
                 reason or "",
-                apart <= (subject.tolerance if by_graph else 0.0),
+                apart <= subject.tolerance,
             )
         )
         if by_graph:
@@ -171,6 +178,8 @@ class Call(Step):
                 )
             )
             self._answered(play, foreseen.graph, lent, found)
+            if lent is None:
+                play.answer = answer, found
         elif lent is not None:
             lent.release()
 
@@ -238,7 +247,8 @@ def forecast(play: Play, subject: Subject, sample: int) -> Forecast:
         wanted = _wanted(subject, args, resolution.runtime_key, record.declared, available)
     if wanted is None:
         return _eager(Fallback.miss)
-    return _lazily(play, subject, f"{name}[{wanted!r}]")
+    allowed = wanted in record.declared or record.config.max_extra_graphs != 0
+    return _lazily(play, subject, f"{name}[{wanted!r}]", allowed=allowed)
 
 
 def _wanted(
@@ -254,14 +264,17 @@ def _wanted(
     return made
 
 
-def _lazily(play: Play, subject: Subject, entry: str) -> Forecast:
-    """A miss that may capture: whether it has to depends on the room there is."""
+def _lazily(play: Play, subject: Subject, entry: str, *, allowed: bool) -> Forecast:
+    """A miss that may capture: whether it has to depends on the room there is; ``allowed``: whether there is any for it at all."""
     model = play.model
+    lazy = LAZY | {Fallback.vote} if play.ranks.disagree else LAZY
     note = model.entries.get(entry)
     if note is not None and note.state is EntryState.REPLAYING:
-        return Forecast(entry, LAZY | {Fallback.unavailable})  # retiring: another lease holds it
+        return Forecast(entry, lazy | {Fallback.unavailable})  # retiring: another lease holds it
     if play.transaction is not None:
-        return Forecast("", LAZY | {Fallback.capture_busy})
+        return Forecast("", lazy | {Fallback.capture_busy})
+    if not allowed:
+        return Forecast("", lazy)
     view = next(each for each in play.world.components if each.name == subject.name)
     certain = (
         view.held < view.capacity
@@ -270,8 +283,9 @@ def _lazily(play: Play, subject: Subject, entry: str) -> Forecast:
         and play.setup.admit_after == 1
         and not play.evicted_for_room
         and not play.pending_faults
+        and not play.ranks.disagree
     )
-    return Forecast(entry, frozenset() if certain else LAZY | {Fallback.unavailable}, certain=certain)
+    return Forecast(entry, frozenset() if certain else lazy | {Fallback.unavailable}, certain=certain)
 
 
 def _eager(reason: Fallback) -> Forecast:

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import ClassVar
 
 from cgstate.backends.base import Footprint
-from cgstate.errors import CaptureActive, CaptureFailed
-from cgstate.lifecycle.observations import FailedCapture, Profile
-from cgstate.lifecycle.states import ComponentEvent, EntryEvent, EntryState, FailureKind, ManagerEvent, ManagerState, PoolEvent
+from cgstate.breaks import Break as EagerBreak
+from cgstate.errors import CaptureActive, CaptureFailed, IllegalTransition
+from cgstate.lifecycle.observations import FailedCapture
+from cgstate.lifecycle.states import (
+    ComponentEvent,
+    EntryEvent,
+    EntryState,
+    FailureKind,
+    ManagerEvent,
+    ManagerState,
+    PoolEvent,
+    PoolKind,
+)
 from cgstate.testing.stateful.errors import Violated
-from cgstate.testing.stateful.play import HAND, GivenUp, Handmade, Play
+from cgstate.testing.stateful.play import HAND, GivenUp, Handmade, Pinned, Play
 from cgstate.testing.stateful.step import Event, Step
 from cgstate.testing.stateful.steps.illegal import attempt_all
 from cgstate.testing.stateful.subject import values
 
-__all__ = ["Begin", "Capture", "CaptureAll", "Commit", "GiveUp", "Meanwhile", "Prepare", "ProfileMemory"]
+__all__ = ["ACTS", "CAPTURES", "Begin", "Capture", "CaptureAll", "Commit", "GiveUp", "How", "Meanwhile", "Prepare"]
 
 ORDERS = (ManagerState.PREPARED, ManagerState.SERVING)
+BLOCKED = "not blocked by an earlier failure"
+"""The guard of a capture that is refused because of what is remembered."""
 CAPTURES = frozenset({EntryEvent.capture_begin, EntryEvent.capture_end, PoolEvent.begin, PoolEvent.end})
 FAILS = frozenset(
     {EntryEvent.capture_fail, EntryEvent.abort, PoolEvent.fail, ManagerEvent.fail, ComponentEvent.fail, ComponentEvent.abort}
@@ -85,7 +98,7 @@ class CaptureAll(Step):
             return False
         if model.suspended or model.leases() or model.budget or model.suspect or play.places_taken():
             return None
-        return True
+        return not 0 < play.ranks.disagree <= 2 * len(_missing(play))  # asked before each capture, and again before binding
 
     def concerns(self, play: Play) -> frozenset[str]:
         """Everything that is declared."""
@@ -96,12 +109,6 @@ class CaptureAll(Step):
     def run(self, play: Play) -> None:
         """Capture; after a failure all is as before, but for the entry that failed."""
         model = play.model
-        wanted = {
-            f"{subject.name}[{descriptor!r}]"
-            for subject in play.subjects.values()
-            for descriptor in subject.component.descriptors
-            if not play.books.components[subject.name].pure_lazy
-        }
         watching = play.pending_faults > 0 and not play.lost and play.manager is not None and model.manager in ORDERS
         before = play.footprint() if watching else None
         try:
@@ -112,8 +119,11 @@ class CaptureAll(Step):
             if before is not None and mended and not model.leases():
                 _was_clean(play, f"{failure.component}[{failure.descriptor!r}]", before)
             raise
+        except IllegalTransition as refusal:
+            _is_for_good(play, refusal)
+            raise
         model.meet(play.look())
-        new = wanted - {name for name in wanted if model.entries[name].state in (EntryState.BOUND, EntryState.REPLAYING)}
+        new = _missing(play)
         if sum(report.bound.values()) != len(new):
             raise Violated(f"{dict(report.bound)} were bound, and {sorted(new)} should have been")
         trusted = report.estimate is not None and report.estimate.trusted
@@ -124,14 +134,36 @@ class CaptureAll(Step):
         model.manager = ManagerState.SERVING
 
 
+def _is_for_good(play: Play, refusal: IllegalTransition) -> None:
+    """Only what can never be captured is refused, when it is asked for by name, because it failed before."""
+    if refusal.guard == BLOCKED:
+        entry = play.entry(refusal.entity)
+        failure = play.books.negative.get(entry.component.component_id, entry.descriptor)
+        if failure is None or failure.kind not in (FailureKind.REJECTED, FailureKind.DEVICE):
+            raise Violated(f"{refusal.entity} may not be tried again, though what failed was {failure}") from refusal
+
+
+def _missing(play: Play) -> set[str]:
+    """Declared entries that are not bound."""
+    names = {
+        f"{subject.name}[{descriptor!r}]"
+        for subject in play.subjects.values()
+        for descriptor in subject.component.descriptors
+        if not play.books.components[subject.name].pure_lazy
+    }
+    bound = {name for name in names & play.model.entries.keys() if play.model.entries[name].bound}
+    return names - bound
+
+
 def _was_clean(play: Play, entry: str, before: Footprint) -> None:
     """A failed capture leaves stream, generator and bytes as they were; growth of pools that others live in is charged (I12).
 
-    Bytes may have become fewer: what only waited to be given back has gone.
+    So is what captures before it in the transaction grew in the host engine's pool. Bytes may have become fewer: what only waited
+    to be given back has gone.
     """
     gc.collect()
     after = play.footprint()
-    wasted = {pool.id: pool.wasted for pool in play.books.pools}
+    kept = {pool.id: pool.charged if pool.kind is PoolKind.foreign else pool.wasted for pool in play.books.pools}
     was: dict[str, object] = {"stream": before.stream, "generator": before.generator, "capturing": before.capturing}
     now: dict[str, object] = {"stream": after.stream, "generator": after.generator, "capturing": after.capturing}
     stranded: dict[str, int] = {}
@@ -139,68 +171,11 @@ def _was_clean(play: Play, entry: str, before: Footprint) -> None:
         old = before.pools.get(key, 0)
         was[f"pool {key}"], now[f"pool {key}"] = old, max(old, after.pools.get(key, 0))
         growth = max(0, after.pools.get(key, 0) - old)
-        if growth <= wasted.get(key, 0):
+        if growth <= kept.get(key, 0):
             stranded[f"pool {key}"] = growth
     was["reserved"] = before.reserved
     now["reserved"] = max(before.reserved, after.reserved - sum(stranded.values()))
     play.observe(FailedCapture(entry, was, now, stranded))
-
-
-@dataclass(frozen=True, repr=False)
-class ProfileMemory(Step):
-    """Estimate what everything will take; nothing of it is left."""
-
-    weight: ClassVar[int] = 2
-    captures: ClassVar[bool] = True
-    brings: ClassVar[frozenset[Event]] = CAPTURES | {
-        EntryEvent.abort,
-        EntryEvent.capture_fail,
-        EntryEvent.reclaim,
-        EntryEvent.forget,
-        ManagerEvent.profile_begin,
-        ManagerEvent.profile_end,
-        PoolEvent.retire,
-        PoolEvent.destroyed,
-        PoolEvent.reclaimed,
-    }
-
-    @classmethod
-    def candidates(cls, play: Play) -> Iterable[Step]:
-        """Whenever there is a manager."""
-        return (cls(),) if play.bed.can.profile and play.manager is not None and play.prepared else ()
-
-    def legal(self, play: Play) -> bool | None:
-        """Of a manager that was prepared and does not serve."""
-        if play.model.manager is not ManagerState.PREPARED or play.transaction is not None:
-            return False
-        return None if play.model.suspended or play.model.suspect or play.model.leases() else True
-
-    def run(self, play: Play) -> None:
-        """Profile between two readings of everything that must come back."""
-        manager = play.of_manager()
-        quiet = play.model.manager is ManagerState.PREPARED and not play.lost and play.transaction is None
-        before = _readings(play) if quiet else {}
-        estimate = manager.profile_memory()
-        bound = tuple(entry.name for entry in play.books.entries() if entry.state is EntryState.BOUND)
-        play.observe(Profile(before, _readings(play), bound))
-        if not 0 <= estimate.lower <= estimate.upper:
-            raise Violated(f"the estimate is from {estimate.lower} to {estimate.upper} bytes")
-
-
-def _readings(play: Play) -> dict[str, object]:
-    gc.collect()
-    with play.calm():
-        play.backend.clear_workspaces()  # those of eager work; no graph is alive that could have baked one in
-    footprint = play.footprint()
-    return {
-        "stream": footprint.stream,
-        "generator": footprint.generator,
-        "capturing": footprint.capturing,
-        "pools": {key: size for key, size in footprint.pools.items() if size},
-        "reserved": footprint.reserved,
-        "allocated": footprint.allocated,
-        "entries": sorted((entry.name, str(entry.state)) for entry in play.books.entries() if entry.state is not EntryState.EAGER),
-    }
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -263,6 +238,16 @@ class Meanwhile(StrEnum):
 FAILING = frozenset({Meanwhile.read, Meanwhile.fail, Meanwhile.interrupt})
 
 
+class How(StrEnum):
+    """How a graph is captured by hand."""
+
+    whole = auto()
+    segments = auto()
+    """In two segments, with an eager break between them that must run once a replay."""
+    pinned = auto()
+    """With a tensor pinned, whose place is compared before each replay."""
+
+
 @dataclass(frozen=True, repr=False)
 class Capture(Step):
     """Capture one graph by hand in the open transaction.
@@ -270,23 +255,28 @@ class Capture(Step):
     Attributes:
         number: Which of the first component's descriptors.
         meanwhile: What else happens while the capture is open.
+        how: How it is captured.
     """
 
     number: int = 0
     meanwhile: Meanwhile = Meanwhile.nothing
+    how: How = How.whole
 
     weight: ClassVar[int] = 40
     brings: ClassVar[frozenset[Event]] = CAPTURES | FAILS
 
     @classmethod
     def candidates(cls, play: Play) -> Iterable[Step]:
-        """Two descriptors, and everything that may happen meanwhile."""
+        """Two descriptors, and everything that may happen meanwhile; in segments and pinned while little else does."""
         if play.transaction is None:
             return
+        can = play.bed.can
         for number in range(len(play.hand_descriptors)):
             for meanwhile in Meanwhile:
-                if meanwhile is not Meanwhile.advance or play.bed.can.clock:
+                if meanwhile is not Meanwhile.advance or can.clock:
                     yield cls(number, meanwhile)
+            for how in [How.segments] * can.segments + [How.pinned] * can.pins:
+                yield from (cls(number, meanwhile, how) for meanwhile in (Meanwhile.nothing, Meanwhile.call, Meanwhile.fail))
 
     def name(self, play: Play) -> str:
         """The entry."""
@@ -319,6 +309,15 @@ class Capture(Step):
         play.kept.append(buffers)
         act, pending = ACTS[self.meanwhile], play.pending_faults
         fails = self.meanwhile in FAILING
+        handmade = Handmade(descriptor, buffers)
+        pinned: list[Callable[[], object]] = []
+        ran: Counter[str] = Counter()
+        if self.how is How.segments:
+            handmade.breaks = ran
+        if self.how is How.pinned:
+            there = play.hand_subject.samples[0][0]
+            place = handmade.pinned = Pinned(there, there)
+            pinned.append(lambda: place.now)
 
         def make(warmup: bool) -> Callable[[], object]:
             def work() -> object:
@@ -328,10 +327,15 @@ class Capture(Step):
                     act(play, output)
                 return output
 
-            return work
+            def in_segments() -> Generator[EagerBreak, None, object]:
+                first = work()
+                yield EagerBreak(lambda: ran.update(["ran"]), live={"first": first})
+                return work()
+
+            return in_segments if self.how is How.segments else work
 
         try:
-            transaction.capture(entry, make)
+            transaction.capture(entry, make, pinned=pinned)
         except CaptureFailed as failure:
             play.spoiled = True
             if not fails:
@@ -350,7 +354,8 @@ class Capture(Step):
             play.books.settle()  # whoever comes next ends the lease of an output that was dropped meanwhile
         if fails:
             raise Violated("the capture went well, and should have failed")
-        play.handmade[name] = Handmade(descriptor, buffers)
+        play.handmade[name] = handmade
+        play.model.moved.discard(name)
         play.model.record(name)
 
 
@@ -368,7 +373,7 @@ def _call(play: Play, output: object) -> None:
 
 def _replay(play: Play, output: object) -> None:
     for name in sorted(play.model.entries):
-        if play.model.gives_lease(name):
+        if play.model.replays(name):
             _refused(play, play.entry(name).replay)
             return
 
@@ -412,7 +417,7 @@ def _drop(play: Play, output: object) -> None:
     else:
         return
     del held
-    gc.collect(0)
+    gc.collect()
 
 
 def _attempt(play: Play, output: object) -> None:

@@ -12,7 +12,7 @@ from cgstate.testing.faults import METHODS, When
 from cgstate.testing.stateful.play import Play
 from cgstate.testing.stateful.step import Event, Step
 
-__all__ = ["Advance", "Break", "BreakRoutine", "Collect", "Idle", "Lose"]
+__all__ = ["Advance", "Break", "BreakRoutine", "Collect", "Disagree", "Idle", "Lose"]
 
 OFTEN = 8
 """How many times as often as others the launch of a graph is broken: it has rows of its own in the tables."""
@@ -168,3 +168,23 @@ class BreakRoutine(Step):
     def run(self, play: Play) -> None:
         """Plan it."""
         play.routine_faults.inject(self.method, when=self.when, nth=self.nth)
+
+
+@dataclass(frozen=True, repr=False)
+class Disagree(Step):
+    """Let another rank not agree, some ballots from now."""
+
+    nth: int = 1
+
+    weight: ClassVar[int] = 4
+
+    @classmethod
+    def candidates(cls, play: Play) -> Iterable[Step]:
+        """Soon or later, once at a time."""
+        asked = all(subject.component.collective for subject in play.subjects.values())  # components of users are often not
+        if play.setup.ranks and asked and not play.ranks.disagree:
+            yield from (cls(nth) for nth in (1, 2, 3))
+
+    def run(self, play: Play) -> None:
+        """Plan it."""
+        play.ranks.disagree = self.nth

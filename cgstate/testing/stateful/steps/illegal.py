@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 from cgstate.errors import IllegalTransition
 from cgstate.lifecycle import engine
 from cgstate.lifecycle.expr import Value
-from cgstate.lifecycle.states import ComponentEvent, ComponentState
+from cgstate.lifecycle.states import ComponentEvent, ComponentState, PoolKind
 from cgstate.lifecycle.steps import Steps
 from cgstate.lifecycle.table import Machine
 from cgstate.lifecycle.tables import MACHINES
 from cgstate.testing.stateful.errors import Violated
 from cgstate.testing.stateful.play import Play
-from cgstate.testing.stateful.step import Event, Step
+from cgstate.testing.stateful.step import TRIES, Event, Step
 
-__all__ = ["ClosedDoor", "KeptEvent", "RefusedEvent", "attempt_all"]
+__all__ = ["ClosedDoor", "KeptEvent", "RefusedEvent", "attempt_all", "entities"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,20 +39,31 @@ class RefusedEvent(Step):
     weight: ClassVar[int] = 16
 
     @classmethod
-    def draw(cls, play: Play, random: Random) -> Step:
-        """One of the candidates; there are too many to list them for each step of a walk."""
-        name, entity = random.choice(list(_entities(play)))
-        event = random.choice(_EVENTS[entity.machine.name])
-        return cls(name, event.value, tuple(random.choice(var.domain[:2]) for var in entity.machine.parameters.get(event, ())))
+    def draw(cls, play: Play, random: Random) -> Step | None:
+        """As `Step.draw`; there are too many to list them for each step of a walk."""
+        there = list(entities(play))
+        for _ in range(TRIES):
+            name, entity = random.choice(there)
+            event = random.choice(_EVENTS[entity.machine.name])
+            says = tuple(random.choice(var.domain[:2]) for var in entity.machine.parameters.get(event, ()))
+            step = cls(name, event.value, says)
+            if step.legal(play):
+                return step
+        return None
 
     @classmethod
     def candidates(cls, play: Play) -> Iterable[Step]:
         """Every event of every entity, with all that can be said of it."""
-        for name, entity in _entities(play):
-            machine = entity.machine
-            for event in machine.events:
-                for says in product(*(var.domain[:2] for var in machine.parameters.get(event, ()))):
-                    yield cls(name, event.value, says)
+        for name, entity in entities(play):
+            yield from cls.of(name, entity)
+
+    @classmethod
+    def of(cls, name: str, entity: Steps) -> Iterator[RefusedEvent]:
+        """Every event of one entity, with all that can be said of it."""
+        machine = entity.machine
+        for event in machine.events:
+            for says in product(*(var.domain[:2] for var in machine.parameters.get(event, ()))):
+                yield cls(name, event.value, says)
 
     def legal(self, play: Play) -> bool:
         """Only where no row allows it."""
@@ -66,7 +77,7 @@ class RefusedEvent(Step):
         return not engine.enabled(machine, engine.observe(machine, found, event, self._parameters(machine)), event)
 
     def _find(self, play: Play) -> Steps | None:
-        return next((entity for name, entity in _entities(play) if name == self.entity), None)
+        return next((entity for name, entity in entities(play) if name == self.entity), None)
 
     def _parameters(self, machine: Machine) -> dict[str, Value]:
         names = [var.name for var in machine.parameters.get(machine.events(self.event), ())]
@@ -113,6 +124,9 @@ def attempt_all(play: Play) -> None:
         raise Violated("a refused event has changed something")
 
 
+_KEPT = (ComponentEvent.abort, ComponentEvent.begin, ComponentEvent.commit, ComponentEvent.fail)
+
+
 @dataclass(frozen=True, repr=False)
 class KeptEvent(Step):
     """Let a component take an event that leaves it as it is: a bound one keeps its state through any transaction.
@@ -126,16 +140,14 @@ class KeptEvent(Step):
     event: ComponentEvent
 
     weight: ClassVar[int] = 2
-    brings: ClassVar[frozenset[Event]] = frozenset(
-        {ComponentEvent.begin, ComponentEvent.commit, ComponentEvent.abort, ComponentEvent.fail}
-    )
+    brings: ClassVar[frozenset[Event]] = frozenset(_KEPT)
 
     @classmethod
     def candidates(cls, play: Play) -> Iterable[Step]:
         """Every bound component with every such event."""
         for view in play.world.components:
             if view.state in (ComponentState.BOUND, ComponentState.REPLAYING):
-                yield from (cls(view.name, event) for event in sorted(cls.brings) if isinstance(event, ComponentEvent))
+                yield from (cls(view.name, event) for event in _KEPT)
 
     def run(self, play: Play) -> None:
         """Let it take the event."""
@@ -150,7 +162,7 @@ class KeptEvent(Step):
 _EVENTS = {machine.name: list(machine.events) for machine in MACHINES}
 
 
-def _entities(play: Play) -> Iterator[tuple[str, Steps]]:
+def entities(play: Play) -> Iterator[tuple[str, Steps]]:
     """Everything that has a table, by a name that does not depend on the run."""
     books = play.books
     yield "manager", books
@@ -158,6 +170,9 @@ def _entities(play: Play) -> Iterator[tuple[str, Steps]]:
         yield record.name, record
         for entry in record.entries.values():
             yield entry.name, entry
+    for domain in books.domains.values():
+        if domain.kind is PoolKind.throwaway:
+            yield from ((f"{entry.name} while profiling", entry) for entry in sorted(domain.entries, key=lambda each: each.name))
     for number, pool in enumerate(books.pools):
         yield f"pool {number}", pool
 

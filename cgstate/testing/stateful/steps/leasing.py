@@ -77,25 +77,29 @@ class Replay(Step):
                 yield from (cls(name, sample) for sample in play.hand_samples(made.descriptor))
 
     def legal(self, play: Play) -> bool:
-        """As a lease."""
-        return play.model.gives_lease(self.entry)
+        """As a lease, with what is pinned in its place."""
+        return play.model.replays(self.entry)
 
     def run(self, play: Play) -> None:
         """Write the inputs, replay, and compare the output if it can be told what it must be."""
         entry, made = play.entry(self.entry), play.handmade.get(self.entry)
         with play.sync.as_thread(self.thread):
-            if made is None or not play.model.gives_lease(self.entry):
+            if made is None or not play.model.replays(self.entry):
                 entry.replay()
             else:
                 subject = play.hand_subject
                 args, right = subject.samples[self.sample], play.eager(subject, self.sample)
                 with play.calm():
                     play.hand_routine.copy_runtime_inputs(made.descriptor, made.buffers, *args)
+                before = 0 if made.breaks is None else made.breaks.total()
                 with entry.lease() as lease:
                     lease.replay()
+                    if made.breaks is not None and (times := made.breaks.total() - before) != 1:
+                        raise Violated(f"the eager break of {self.entry} ran {times} times in one replay")
                     with play.calm():
                         output = play.hand_routine.output_after_replay(made.descriptor, made.buffers, lease.output, *args)
                     apart = difference(values(output), right)
+                play.tally["compared"] += 1
                 if not apart <= subject.tolerance:
                     raise Violated(f"{self.entry} differs from eager by {apart}")
         play.replayed(self.entry)
@@ -125,9 +129,11 @@ class ReplayLeased(_OfHeld):
         return (cls(number) for number, held in enumerate(play.held) if held.lease is not None)
 
     def legal(self, play: Play) -> bool:
-        """While the entry is not retiring or failed, and the device not lost."""
-        note = play.model.entries[self.held(play).name]
-        return not note.marked and note.state is EntryState.REPLAYING and play.model.manager is not ManagerState.POISONED
+        """While the entry is not retiring or failed, what is pinned in its place, and the device not lost."""
+        model, name = play.model, self.held(play).name
+        note = model.entries[name]
+        replays = note.state is EntryState.REPLAYING and not note.marked and name not in model.moved
+        return replays and model.manager is not ManagerState.POISONED
 
     def run(self, play: Play) -> None:
         """Replay."""
@@ -170,7 +176,10 @@ class Read(_OfHeld):
             return
         if not there and not unknown:
             raise Violated(f"the output of {held.name} could be read after it had expired")
-        if held.output is not None and there and not (apart := difference(found, held.expected)) <= 0.0:
+        if held.output is None or not there:
+            return
+        play.tally["compared"] += 1
+        if not (apart := difference(found, held.expected)) <= 0.0:
             raise Violated(f"the output of {held.name} has changed by {apart} before it expired")
 
 
@@ -218,7 +227,7 @@ class Drop(_OfHeld):
         held = play.held.pop(self.number)
         name = held.name
         del held
-        gc.collect(0)
+        gc.collect()  # the frames of a failure that went by may hold it, and be as old as the fault that was planned for it
         if play.books.gate.dropped:
             play.books.settle()
         play.model.release(name)

@@ -12,7 +12,7 @@ from cgstate.testing.stateful.play import Play
 from cgstate.testing.stateful.step import Event, Step
 from cgstate.testing.stateful.steps.illegal import attempt_all
 
-__all__ = ["Evict", "ForgetFailures", "Invalidate", "Mutate", "Reclaim", "Resume", "SetBudget", "Suspend"]
+__all__ = ["Evict", "ForgetFailures", "Invalidate", "MovePinned", "Mutate", "Reclaim", "Resume", "SetBudget", "Suspend"]
 
 RETIRES = frozenset({EntryEvent.evict, ComponentEvent.last_retired, PoolEvent.retire})
 RECLAIMS = frozenset({EntryEvent.reclaim, EntryEvent.forget, PoolEvent.destroyed, PoolEvent.reclaimed})
@@ -69,10 +69,13 @@ class _OfDependency(Step):
         return [cls(name) for name in play.dependencies]
 
     def retired(self, play: Play, found: int) -> None:
-        """The memory has moved: so many graphs that knew the old place were retired."""
+        """The memory has moved, and so have epochs: so many graphs that knew the old place were retired."""
         right = play.model.evict(play.model.dependents(self.name))
         if found != right:
             raise Violated(f"{found} entries were retired, and should have been {right}")
+        for view in play.world.components:
+            if view.name in play.books.dependencies[self.name].components and play.books.components[view.name].epoch == view.epoch:
+                raise Violated(f"the epoch of {view.name} stands still while its memory moves")
 
     def moved(self, play: Play) -> None:
         """Answers are other ones from now on."""
@@ -254,3 +257,29 @@ class ForgetFailures(Step):
         """Forget."""
         play.of_manager().forget_failures()
         play.model.suspect = False
+
+
+@dataclass(frozen=True, repr=False)
+class MovePinned(Step):
+    """Put another tensor in the place of a pinned one, or that one back: only the graph that has it pinned minds."""
+
+    entry: str
+
+    weight: ClassVar[int] = 10
+
+    @classmethod
+    def candidates(cls, play: Play) -> Iterable[Step]:
+        """Every graph that has one."""
+        return [cls(name) for name, made in play.handmade.items() if made.pinned is not None and name in play.model.entries]
+
+    def run(self, play: Play) -> None:
+        """Move it."""
+        pinned = play.handmade[self.entry].pinned
+        assert pinned is not None
+        if self.entry in play.model.moved:
+            pinned.now = pinned.there
+            play.model.moved.discard(self.entry)
+        else:
+            with play.calm():
+                pinned.now = play.backend.clone(pinned.there)
+            play.model.moved.add(self.entry)

@@ -1,0 +1,62 @@
+"""A CUDA device with torch, to be measured on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from cgstate.backends.base import Backend
+from cgstate.backends.cuda import CudaBackend
+from cgstate.bench.bed import Effort
+
+WIDTH = 64
+
+
+class Linears(nn.Module):
+    """Four small linears over the sum of the inputs; several outputs are as many multiples of the last."""
+
+    def __init__(self, outputs: int = 1) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
+        self.outputs = outputs
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Run."""
+        hidden = inputs[0]
+        for other in inputs[1:]:
+            hidden = hidden + other
+        hidden = self.layers(hidden)
+        return hidden if self.outputs == 1 else tuple(hidden * (number + 1) for number in range(self.outputs))
+
+
+class TorchBed:
+    """The current CUDA device."""
+
+    effort = Effort(
+        rounds=60,
+        calls=20,
+        entries=(10, 100, 1000),
+        components=(1, 10, 100),
+        graphs={"shared": (10, 100, 1000), "per_component": (10, 100), "per_entry": (10, 100)},
+    )
+
+    def __init__(self) -> None:
+        self.backend: Backend = CudaBackend()
+        self.model = linears()
+
+    def zeros(self, rows: int) -> Tensor:
+        """A static input."""
+        return torch.zeros(rows, WIDTH, device="cuda")
+
+    def filled(self, rows: int) -> Tensor:
+        """An input of a call."""
+        return torch.randn(rows, WIDTH, device="cuda")
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        torch.cuda.synchronize()
+
+
+def linears(outputs: int = 1) -> Linears:
+    """The model, on the device and without gradients."""
+    return Linears(outputs).cuda().eval().requires_grad_(False)

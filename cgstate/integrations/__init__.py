@@ -1,0 +1,1 @@
+"""Adapters that put engines on cgstate; each imports its engine on use."""

@@ -1,0 +1,90 @@
+"""How Sphinx builds these pages: offline, with warnings as errors (`make docs`)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import cgstate  # noqa: E402  # the tree's own, installed or not
+
+project = "cgstate"
+author = "the cgstate authors"
+copyright = author
+version = release = cgstate.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["_build", "evidence", "diagrams/README.md"]
+language = "en"
+
+# Docstrings write names in single backticks: a link where this documentation has the name, plain code where not.
+default_role = "py:obj"
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 88
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+
+html_theme = "furo"
+html_title = "cgstate"
+html_static_path = ["_static"]
+html_css_files = ["cgstate.css"]
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "tango"
+pygments_dark_style = "monokai"
+copybutton_prompt_text = "$ "
+html_theme_options = {
+    "light_css_variables": {"font-stack": "system-ui, sans-serif", "font-stack--monospace": "ui-monospace, Menlo, monospace"},
+}
+
+_PICTURE = re.compile(
+    r"<picture>\s*<source media=\"\(prefers-color-scheme: dark\)\" srcset=\"(?P<dark>[^\"]+)\">\s*"
+    r"<img alt=\"(?P<alt>[^\"]*)\" src=\"(?P<light>[^\"]+)\">\s*</picture>"
+)
+
+
+def show_pictures(app: Sphinx, name: str, source: list[str]) -> None:
+    """GitHub's way of having one picture for each scheme, as the theme's, whose switch may differ from the reader's system."""
+    image = "```{{image}} {path}\n:alt: {alt}\n:class: only-{scheme} diagram\n:target: {path}\n```\n"
+
+    def both(found: re.Match[str]) -> str:
+        return "\n".join(image.format(path=found[scheme], alt=found["alt"], scheme=scheme) for scheme in ("light", "dark"))
+
+    source[0] = _PICTURE.sub(both, source[0])
+
+
+def write_demo_trace(app: Sphinx, error: Exception | None) -> None:
+    """A page that `cgstate trace show --html` makes, of a run on the simulator, for readers to try."""
+    from cgstate.backends.sim import SimBackend
+    from cgstate.demo import job
+    from cgstate.demo.vocoder_sim import SimVocoder
+    from cgstate.trace import Ring, html, read_lines
+
+    if error is not None or app.builder.format != "html":
+        return
+    ring = Ring()
+    job.run(SimVocoder(SimBackend(), 0), seed=0, requests=60, observer=ring)
+    with (Path(app.outdir) / "demo-trace.html").open("w", encoding="utf-8") as file:
+        html.write(lambda: read_lines(ring.lines()), "cgstate demo", file)
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", show_pictures)
+    app.connect("build-finished", write_demo_trace)

@@ -1,0 +1,90 @@
+"""What `howto/testing.md` and `howto/new-backend.md` say is so: their files, put into an empty directory, are tests."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from cgstate.testing.plugin import MARKERS, PRESETS
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+HOWTO = ROOT / "docs" / "howto"
+BLOCK = re.compile(r"^```python\n# (\S+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="the page's model is in torch")
+
+
+def text(page: str) -> str:
+    return (HOWTO / page).read_text()
+
+
+@pytest.fixture
+def shell(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """An empty directory in which the project's packages are there."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("CI", "true")  # Hypothesis draws the same each time
+    return pytester
+
+
+def written(page: str, shell: pytest.Pytester) -> list[str]:
+    """Write the files of a page; their names."""
+    files = BLOCK.findall(text(page))
+    for name, code in files:
+        (shell.path / name).write_text(code)
+    return [name for name, _ in files]
+
+
+def run(shell: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return shell.runpytest_subprocess("-p", "cgstate.testing.plugin", "--cgstate-preset=fast", *arguments)
+
+
+def test_every_python_block_of_the_pages_is_a_file() -> None:
+    for page in ("testing.md", "new-backend.md"):
+        assert len(BLOCK.findall(text(page))) == text(page).count("```python\n") > 3
+
+
+@needs_torch
+def test_a_runner_is_tested_as_the_page_says(shell: pytest.Pytester) -> None:
+    names = written("testing.md", shell)
+    result = run(shell, *(name for name in names if name.startswith("test_") and name != "test_careless.py"))
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["rows taken: *", "guard outcomes seen: *"])
+
+
+@needs_torch
+def test_a_failure_reads_as_the_page_says_and_can_be_taken_again(shell: pytest.Pytester) -> None:
+    written("testing.md", shell)
+    result = run(shell, "test_careless.py")
+    result.assert_outcomes(failed=1)
+    shown = result.stdout.str()
+    code, *_ = re.findall(r"fails:\n(.*?)\nwhole walk:", shown, re.DOTALL)
+    again, *_ = re.findall(r"again: pytest '(.*)' (--cgstate-walk=\S+)", shown)
+    run(shell, *again).assert_outcomes(failed=1)
+
+    imports, steps = code.split("\n", 1)
+    test = "def test_pasted():\n" + textwrap.indent(steps, "    ")
+    (shell.path / "test_pasted.py").write_text(f"from test_careless import CarelessBed\n{imports}\n\n{test}\n")
+    result = run(shell, "test_pasted.py::test_pasted")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*I9 always-answers*"])
+
+
+def test_a_backend_is_tested_as_the_page_says(shell: pytest.Pytester) -> None:
+    names = written("new-backend.md", shell)
+    result = run(shell, *(name for name in names if name.startswith("test_")))
+    outcomes = result.parseoutcomes()
+    assert outcomes.keys() == {"passed"}
+    assert outcomes["passed"] > 30
+
+
+def test_the_page_has_every_marker_and_every_preset_as_it_is() -> None:
+    for marker in MARKERS:
+        assert f"| `{marker}` |" in text("testing.md")
+    for name, (examples, steps) in PRESETS.items():
+        assert f"| `{name}` | {examples:,} | {steps} |" in text("testing.md")
