@@ -44,6 +44,7 @@ test: lint ## check style and types, then run every test that needs no GPU
 spec: $(STAMP_DEV) ## prove the lifecycle, walk it, drive it through the runtime, let TLC check it
 	$(BIN)/cgstate spec generate --check
 	$(BIN)/cgstate spec prove
+	$(BIN)/cgstate mutants --sample 12 --checkers z3,walker
 	$(BIN)/cgstate spec walk --entries 1
 	$(BIN)/cgstate spec replay
 	$(BIN)/cgstate spec check --config ci
@@ -68,7 +69,7 @@ VLLM       := .venv-vllm
 VLLM_NEXT  := $(VLLM)/vllm-0.33
 STAMP_VLLM := $(VLLM)/.stamp
 VLLM_PIP   := $(VLLM)/bin/python -m pip --disable-pip-version-check install
-VLLM_TEST  := $(VLLM)/bin/python -m pytest -q tests/integrations/vllm $(ARGS)
+VLLM_TEST  := $(VLLM)/bin/python -m pytest -q tests/integrations/vllm tests/integrations/vllm_local $(ARGS)
 
 test-vllm: $(STAMP_VLLM) ## run the tests of the vLLM adapter against vLLM 0.29 and 0.33, without a GPU
 	PYTHONPATH=. $(VLLM_TEST)
