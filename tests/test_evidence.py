@@ -26,6 +26,7 @@ NEEDED = {
         "failure_cases",
         "failure_cases_clean",
     },
+    "fuzz-h200": {"steps", "captures", "replays", "evictions", "compared", "violations", "leaked_bytes"},
     "fidelity-h200": {"facts", "facts_recorded", "programs"},
     "mutants": {"mutants", "killed", "equivalent", "survived", "undecided"},
     "memory-h200": {

@@ -38,6 +38,7 @@ _PHRASES: tuple[tuple[re.Pattern[str], FailureKind], ...] = tuple(
             FailureKind.REJECTED,
         ),
         (r"use_count > 0 INTERNAL ASSERT FAILED", FailureKind.REJECTED),
+        # torch asks before CUDA would refuse: a plain copy to the host waits, and no capture may.
         (r"Cannot copy between CPU and CUDA tensors during CUDA graph capture", FailureKind.REJECTED),
         # With its handle and workspace made, cuBLAS only launches kernels: every capture takes those that nobody has broken.
         (r"CUBLAS_STATUS_EXECUTION_FAILED", FailureKind.FOREIGN),
