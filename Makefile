@@ -106,7 +106,7 @@ $(STAMP_CORE): pyproject.toml constraints.txt | $(STAMP_VENV)
 
 $(STAMP_VLLM): tests/integrations/vllm/requirements.txt constraints.txt
 	$(PYTHON) -m venv --clear $(VLLM)
-	$(VLLM_PIP) -c constraints.txt torch pytest
+	$(VLLM_PIP) -c constraints.txt hypothesis pytest torch
 	$(VLLM_PIP) --no-deps -r tests/integrations/vllm/requirements.txt
 	$(VLLM_PIP) --no-deps --target $(VLLM_NEXT) vllm==0.33.0
 	@touch $@

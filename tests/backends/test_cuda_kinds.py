@@ -59,7 +59,7 @@ def test_codes(code: int, kind: FailureKind | None) -> None:
         ("it->second->use_count > 0 INTERNAL ASSERT FAILED at CachingHostAllocator.h:773", FailureKind.REJECTED),
         ("Triton Error [CUDA]: operation not permitted when stream is capturing", FailureKind.REJECTED),
         (
-            "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use tensor.pin_memory()",
+            "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned.",
             FailureKind.REJECTED,
         ),
         ("Triton Error [CUDA]: operation failed due to a previous error during capture", FailureKind.FOREIGN),
