@@ -22,10 +22,12 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 EVIDENCE = ROOT / "docs" / "evidence" / "core-h200.json"
 MEMORY = ROOT / "docs" / "evidence" / "memory-h200.json"
+FUZZ = ROOT / "docs" / "evidence" / "fuzz-h200.json"
 PEERS = ROOT / "docs" / "evidence" / "bench-h200.json"
 
 FIGURES = {
     "lease_ns": ("a lease: acquire and release", "ns"),
+    "lease_traced_ns": ("the same while a trace is recorded", "ns"),
     "replay_added_ns_10": ("`entry.replay()` over the raw `graph.replay()`, 10 kernels", "ns"),
     "replay_added_ns_100": ("the same, 100 kernels", "ns"),
     "replay_added_ns_1000": ("the same, 1,000 kernels", "ns"),
@@ -47,6 +49,12 @@ MEMORY_FIGURES = {
     "shared_stream_saved_bytes": ("bytes saved by a graph that replays inside another's eager break and shares its stream", ""),
 }
 
+FUZZ_FIGURES = {
+    "steps": ("random steps of captures, replays, evictions and failures on the device, judged by the model after each", ""),
+    "compared": ("answers compared with eager meanwhile", ""),
+    "violations": ("violations", ""),
+    "leaked_bytes": ("bytes left", ""),
+}
 
 PEERS_FIGURES = {
     "call_over_raw": ("a component call over the bare replay of its graph, nothing copied in or out", "×"),
@@ -58,7 +66,7 @@ PEERS_FIGURES = {
     "checked_call_ratio": ("the same with every invariant checked", "×"),
 }
 
-TABLES = {PEERS: PEERS_FIGURES, EVIDENCE: FIGURES, MEMORY: MEMORY_FIGURES}
+TABLES = {PEERS: PEERS_FIGURES, EVIDENCE: FIGURES, MEMORY: MEMORY_FIGURES, FUZZ: FUZZ_FIGURES}
 """What README says of which evidence."""
 
 
