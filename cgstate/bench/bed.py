@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cgstate.backends.base import Backend
@@ -25,10 +25,12 @@ class Effort:
     """
 
     rounds: int
-    calls: int
-    entries: tuple[int, ...]
-    components: tuple[int, ...]
-    graphs: dict[str, tuple[int, ...]]
+    calls: int = 20
+    entries: tuple[int, ...] = (10, 100, 1000)
+    components: tuple[int, ...] = (1, 10, 100)
+    graphs: Mapping[str, tuple[int, ...]] = field(
+        default_factory=lambda: {"shared": (10, 100, 1000), "per_component": (10, 100), "per_entry": (10, 100)}
+    )
 
 
 class Bed(Protocol):
@@ -58,13 +60,7 @@ class Bed(Protocol):
 class SimBed:
     """The simulator. It shows how costs on the host compare and scale, and nothing about a device."""
 
-    effort = Effort(
-        rounds=40,
-        calls=20,
-        entries=(10, 100, 1000),
-        components=(1, 10, 100),
-        graphs={"shared": (10, 100, 1000), "per_component": (10, 100), "per_entry": (10, 100)},
-    )
+    effort = Effort(rounds=40)
 
     def __init__(self) -> None:
         self.sim = SimBackend()

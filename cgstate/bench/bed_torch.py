@@ -32,13 +32,7 @@ class Linears(nn.Module):
 class TorchBed:
     """The current CUDA device."""
 
-    effort = Effort(
-        rounds=60,
-        calls=20,
-        entries=(10, 100, 1000),
-        components=(1, 10, 100),
-        graphs={"shared": (10, 100, 1000), "per_component": (10, 100), "per_entry": (10, 100)},
-    )
+    effort = Effort(rounds=60)
 
     def __init__(self) -> None:
         self.backend: Backend = CudaBackend()

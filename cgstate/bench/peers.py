@@ -58,9 +58,7 @@ def _candidates(bed: TorchBed, manager: GraphManager, part: Part, inputs: int, o
     for name, build in {"make_graphed_callables": _graphed, "reduce-overhead": _compiled}.items():
         try:
             made[name] = build(model, outputs, given)
-        except (
-            Exception
-        ) as error:  # a compiler may be missing, or a release may refuse: then the others are measured, and it is said
+        except Exception as error:  # a compiler may be missing, or a release may refuse: the others are measured, and it is said
             part.missing[f"{name}, {inputs} in, {outputs} out"] = describe(error).splitlines()[0][:200]
     for name, call in made.items():
         if name != "raw":  # which was given nothing

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from cgstate.backends.choose import cuda_is_here
 from cgstate.bench import capturing, scaling, watching
 from cgstate.bench.bed import Bed, Effort, SimBed
 from cgstate.bench.parts import Part, PartName
 from cgstate.testing.evidence import Bar, at_most
-
-if TYPE_CHECKING:
-    from cgstate.bench.bed_torch import TorchBed
 
 BARS: Mapping[str, Bar] = {
     "call_over_make_graphed_callables": at_most(0.6),
@@ -63,9 +59,10 @@ def _peers(on: Bed, effort: Effort) -> Part:
     if isinstance(on, SimBed):
         return Part(missing={"peers": "they exist on a CUDA device only"})
     from cgstate.bench import peers
+    from cgstate.bench.bed_torch import TorchBed
 
-    torch_bed: TorchBed = on  # type: ignore[assignment]  # the only other bed there is
-    return peers.measure(torch_bed, effort)
+    assert isinstance(on, TorchBed)  # the only other bed there is
+    return peers.measure(on, effort)
 
 
 _PARTS: Mapping[PartName, Callable[[Bed, Effort], Part]] = {

@@ -235,16 +235,16 @@ INVARIANTS = {invariant.id: invariant for invariant in _REGISTER}
 
 def broken_in(checker: Checker, world: World) -> Iterator[Violation]:
     """What one World violates of the invariants that ``checker`` checks."""
-    for invariant, predicate in _registered(OnState):
-        if checker in invariant.checkers:
-            yield from (Violation(invariant, witness) for witness in predicate.violations(world))
+    for invariant, predicate in _registered(OnState, checker):
+        for witness in predicate.violations(world):
+            yield Violation(invariant, witness)
 
 
 def broken_by(checker: Checker, before: World, after: World, act: Act) -> Iterator[Violation]:
     """What an act violates of the invariants that ``checker`` checks, seen from the Worlds before and after it."""
-    for invariant, predicate in _registered(OnStep):
-        if checker in invariant.checkers:
-            yield from (Violation(invariant, witness) for witness in predicate.violations(before, after, act))
+    for invariant, predicate in _registered(OnStep, checker):
+        for witness in predicate.violations(before, after, act):
+            yield Violation(invariant, witness)
 
 
 def broken_at(observation: object) -> Iterator[Violation]:
@@ -261,8 +261,12 @@ def unsettled_in(world: World) -> Iterator[Violation]:
 
 
 @cache
-def _registered(shape: type[T]) -> tuple[tuple[Invariant, T], ...]:
-    """The predicates of one shape, each with its invariant."""
+def _registered(shape: type[T], checker: Checker | None = None) -> tuple[tuple[Invariant, T], ...]:
+    """The predicates of one shape, each with its invariant; of all invariants, or of those that ``checker`` checks."""
     return tuple(
-        (invariant, predicate) for invariant in _REGISTER for predicate in invariant.predicates if isinstance(predicate, shape)
+        (invariant, predicate)
+        for invariant in _REGISTER
+        if checker is None or checker in invariant.checkers
+        for predicate in invariant.predicates
+        if isinstance(predicate, shape)
     )

@@ -54,7 +54,7 @@ def transaction_is_atomic(before: World, after: World, act: Act) -> Iterator[str
 def nothing_is_half_bound(world: World) -> Iterator[str]:
     """A component that is not bound has no bound entry; one that is bound has an entry, or needs none."""
     for component in world.components:
-        bound = sum(entry.bound for entry in world.of_component(component.name))
+        bound = sum([entry.bound for entry in world.of_component(component.name)])
         in_use = component.state in (ComponentState.BOUND, ComponentState.REPLAYING)
         if component.bound != bound:
             yield f"{component.name} counts {component.bound} bound entries, and there are {bound}"
@@ -70,7 +70,7 @@ def nothing_is_half_bound(world: World) -> Iterator[str]:
 def what_is_live_exists(world: World) -> Iterator[str]:
     """A pool holds at least the recordings of its CAPTURING, BOUND and REPLAYING entries."""
     for pool in world.pools:
-        live = sum(entry.live for entry in world.of_pool(pool.name))
+        live = sum([entry.live for entry in world.of_pool(pool.name)])
         if pool.graphs < live:
             yield f"{pool.name} holds {pool.graphs} recordings for {live} live entries"
 
@@ -106,7 +106,7 @@ def one_capture_at_a_time(world: World) -> Iterator[str]:
 def domains_know_their_captures(world: World) -> Iterator[str]:
     """The count that keeps eviction off a domain with an open transaction is right."""
     for domain in world.domains:
-        capturing = sum(entry.state is CAPTURING for entry in world.of_domain(domain.name))
+        capturing = sum([entry.state is CAPTURING for entry in world.of_domain(domain.name)])
         if domain.capturing != capturing:
             yield f"{domain.name} counts {domain.capturing} CAPTURING entries, and there are {capturing}"
 
@@ -185,7 +185,7 @@ def retired_pools_are_empty(world: World) -> Iterator[str]:
 def domains_know_their_live_entries(world: World) -> Iterator[str]:
     """The count that keeps a domain's pool from retiring is right."""
     for domain in world.domains:
-        live = sum(entry.live for entry in world.of_domain(domain.name))
+        live = sum([entry.live for entry in world.of_domain(domain.name)])
         if domain.live != live:
             yield f"{domain.name} counts {domain.live} live entries, and there are {live}"
 
@@ -206,7 +206,7 @@ def retired_is_for_good(before: World, after: World, act: Act) -> Iterator[str]:
 
 def ledger_is_honest(world: World) -> Iterator[str]:
     """The total is the sum of its parts, and each part is what the allocator says; a pool that records still grows."""
-    charged = sum(pool.charged for pool in world.pools) + world.outside_bytes
+    charged = sum([pool.charged for pool in world.pools]) + world.outside_bytes
     if world.ledger_bytes != charged:
         yield f"the ledger says {world.ledger_bytes} bytes, and {charged} are charged"
     for pool in world.pools:
@@ -272,7 +272,7 @@ def calls_are_answered(answer: CallAnswer) -> Iterator[str]:
 
 def leases_are_conserved(world: World) -> Iterator[str]:
     """Leases given less leases ended are the leases held; no count is negative."""
-    held = sum(entry.leases for entry in world.entries)
+    held = sum([entry.leases for entry in world.entries])
     if world.acquires - world.releases != held:
         yield f"{world.acquires} acquires and {world.releases} releases leave {held} leases"
     for entry in world.entries:
@@ -283,7 +283,7 @@ def leases_are_conserved(world: World) -> Iterator[str]:
 def components_know_their_leases(world: World) -> Iterator[str]:
     """A component counts its REPLAYING entries, and is REPLAYING exactly while there are any."""
     for component in world.components:
-        leased = sum(entry.state is EntryState.REPLAYING for entry in world.of_component(component.name))
+        leased = sum([entry.state is EntryState.REPLAYING for entry in world.of_component(component.name)])
         if component.leased != leased:
             yield f"{component.name} counts {component.leased} REPLAYING entries, and there are {leased}"
         if (component.state is ComponentState.REPLAYING) != (leased > 0):
@@ -296,7 +296,7 @@ def components_know_their_leases(world: World) -> Iterator[str]:
 def capacity_is_kept(world: World) -> Iterator[str]:
     """Live + capturing + not yet reclaimed entries are counted, and fit."""
     for component in world.components:
-        held = sum(entry.live + entry.unreclaimed for entry in world.of_component(component.name))
+        held = sum([entry.live + entry.unreclaimed for entry in world.of_component(component.name)])
         if component.held != held:
             yield f"{component.name} counts {component.held} graphs held, and there are {held}"
         if held > component.capacity:

@@ -6,11 +6,13 @@ where a World came from. Take one only where nobody is in the middle of a step: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cgstate.lifecycle.states import ComponentState, EntryState, ManagerState, PoolKind, PoolState
+
+_BOUND = frozenset({EntryState.BOUND, EntryState.REPLAYING})
+_LIVE = _BOUND | {EntryState.CAPTURING}
 
 
 class EntryView(NamedTuple):
@@ -47,12 +49,12 @@ class EntryView(NamedTuple):
     @property
     def bound(self) -> bool:
         """Whether it has a graph that calls may use: BOUND or REPLAYING."""
-        return self.state in (EntryState.BOUND, EntryState.REPLAYING)
+        return self.state in _BOUND
 
     @property
     def live(self) -> bool:
         """Whether a recording of it is needed: CAPTURING, BOUND or REPLAYING."""
-        return self.bound or self.state is EntryState.CAPTURING
+        return self.state in _LIVE
 
 
 class ComponentView(NamedTuple):
@@ -147,17 +149,17 @@ class World:
     ledger_bytes: int = 0
     outside_bytes: int = 0
 
-    def of_component(self, name: str) -> Iterator[EntryView]:
+    def of_component(self, name: str) -> list[EntryView]:
         """The entries of a component."""
-        return (entry for entry in self.entries if entry.component == name)
+        return [entry for entry in self.entries if entry.component == name]
 
-    def of_domain(self, name: str) -> Iterator[EntryView]:
+    def of_domain(self, name: str) -> list[EntryView]:
         """The entries of a domain."""
-        return (entry for entry in self.entries if entry.domain == name)
+        return [entry for entry in self.entries if entry.domain == name]
 
-    def of_pool(self, name: str) -> Iterator[EntryView]:
+    def of_pool(self, name: str) -> list[EntryView]:
         """The entries that record, or last recorded, into a pool."""
-        return (entry for entry in self.entries if entry.pool == name)
+        return [entry for entry in self.entries if entry.pool == name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,76 +144,77 @@ def wrong_seals(books: Books) -> Iterator[str]:
 
 def world_of(books: Books, *, acquires: int, releases: int) -> World:
     """Everything of one manager as plain values; the lock is held."""
-    entries = {id(entry): entry for entry in books.entries()}
-    known = set(entries)
+    entries = dict.fromkeys(books.entries(), True)
     for domain in books.domains.values():
-        entries |= {id(entry): entry for entry in domain.entries}
-    views = tuple(_entry(entry, known=key in known) for key, entry in entries.items())
+        for entry in domain.entries:
+            entries.setdefault(entry, False)
+    views = tuple([_entry(entry, known=known) for entry, known in entries.items()])
     holder = next((view.name for view in views if view.records), "" if books.gate.free else "another manager")
     moving = books.gate.destroying > 0  # somebody returns bytes right now, and will measure afterwards
     # Library workspaces in pools that were dropped stay for as long as a foreign graph may need what a clear would take (W2, W3).
     kept = {PoolState.GONE} if books.closed() and books.reclaimer.blocked else set()
-    pools = tuple(_pool(pool, measured=not moving) for pool in books.pools if pool.state not in kept)
+    pools = tuple([_pool(pool, measured=not moving) for pool in books.pools if pool.state not in kept])
+    sizes = [
+        BookView("negative cache", len(books.negative), books.negative.limit),
+        BookView("costs", len(books.budget), books.budget.remembered),
+    ]
+    components = []
+    for name, record in books.components.items():
+        admission, misses = record.admission, record.counters.misses
+        sizes.append(BookView(f"admission of {name}", len(admission), admission.limit))
+        sizes.append(BookView(f"misses of {name}", len(misses), misses.limit + 1))
+        components.append(
+            ComponentView(
+                name,
+                record.state,
+                record.bound,
+                record.leased,
+                record.held,
+                record.capacity,
+                record.epoch,
+                record.resident,
+                record.pure_lazy,
+            )
+        )
     return World(
         gate=GateView(books.gate.free, holder),
         manager=ManagerView(books.state, books.serving),
         entries=views,
-        components=tuple(
-            ComponentView(
-                name=record.component_id,
-                state=record.state,
-                bound=record.bound,
-                leased=record.leased,
-                held=record.held,
-                capacity=record.capacity,
-                epoch=record.epoch,
-                resident=record.resident,
-                pure_lazy=record.pure_lazy,
-            )
-            for record in books.components.values()
-        ),
+        components=tuple(components),
         pools=pools,
-        domains=tuple(DomainView(domain.name, domain.capturing, domain.live) for domain in books.domains.values()),
-        books=(
-            BookView("negative cache", len(books.negative), books.negative.limit),
-            BookView("costs", len(books.budget), books.budget.remembered),
-            *(BookView(f"admission of {r.component_id}", len(r.admission), r.admission.limit) for r in books.components.values()),
-            *(
-                BookView(f"misses of {record.component_id}", len(record.counters.misses), record.counters.misses.limit + 1)
-                for record in books.components.values()
-            ),
-        ),
+        domains=tuple([DomainView(domain.name, domain.capturing, domain.live) for domain in books.domains.values()]),
+        books=tuple(sizes),
         acquires=acquires,
         releases=releases,
-        ledger_bytes=sum(pool.charged for pool in pools),
+        ledger_bytes=sum([pool.charged for pool in pools]),
     )
 
 
 def _entry(entry: Entry, *, known: bool) -> EntryView:
     return EntryView(
-        name=entry.name if known else f"{entry.name} while profiling",
-        component=entry.component.component_id,
-        descriptor=repr(entry.descriptor),
-        domain=entry.domain.name,
-        pool=entry.pool.name if entry.pool is not UNPOOLED else "",
-        state=entry.state,
-        before=entry.before,
-        leases=entry.leases,
-        retiring=entry.retiring,
-        failed=entry.failed,
-        recorded=entry.recorded,
-        noted=entry.noted,
-        unreclaimed=entry.unreclaimed,
+        entry.name if known else f"{entry.name} while profiling",
+        entry.component.component_id,
+        repr(entry.descriptor),
+        entry.domain.name,
+        entry.pool.name if entry.pool is not UNPOOLED else "",
+        entry.state,
+        entry.before,
+        entry.leases,
+        entry.retiring,
+        entry.failed,
+        entry.recorded,
+        entry.noted,
+        entry.unreclaimed,
     )
 
 
 def _pool(pool: Pool, *, measured: bool) -> PoolView:
     return PoolView(
-        name=pool.name,
-        kind=pool.kind,
-        state=pool.state,
-        graphs=pool.graphs,
-        domain=pool.domain.name,
-        charged=pool.charged,
-        measured=pool.bytes() if measured else None,
+        pool.name,
+        pool.kind,
+        pool.state,
+        pool.graphs,
+        pool.domain.name,
+        pool.charged,
+        pool.bytes() if measured else None,
     )

@@ -254,6 +254,8 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             and gate.free
             and not gate.pending
         ):
+            if turn.sealed:
+                turn.unseal()  # first: an interrupt may come in a call, and nothing is taken yet
             entry.leases += 1
             record.leased += 1
             entry.state = EntryState_REPLAYING
@@ -262,8 +264,6 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
                 and record.leased > 0
             ):
                 record.state = EntryState_REPLAYING
-            if turn.sealed:
-                turn.unseal()
             turn.owner = thread
             turn.exclusive = self.exclusive
             refused = None

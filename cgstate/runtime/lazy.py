@@ -126,7 +126,7 @@ def _examine(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
 def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable) -> Entry | Fallback:
     """Make room, capture, bind; the manager is ours."""
     books = record.manager
-    if not make_place(record, descriptor):
+    if not make_place(record):
         return Fallback.capacity
     if not make_bytes(record, descriptor):
         return Fallback.budget

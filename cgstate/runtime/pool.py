@@ -20,7 +20,7 @@ class Pool(PoolSteps):
     Attributes:
         handle: The backend's pool.
         turn: Orders the calls into the pool.
-        wasted: Bytes of them that attempts grew which failed (fact S4).
+        wasted: Bytes of them that were grown by attempts which failed, or which were dropped with their transaction (fact S4).
     """
 
     __slots__ = ("__weakref__", "_charged", "_label", "handle", "turn", "wasted")

@@ -21,14 +21,9 @@ if TYPE_CHECKING:
     from cgstate.runtime.record import ComponentRecord
 
 
-def make_place(record: ComponentRecord, descriptor: Hashable) -> bool:
-    """Evict until one more entry of the component fits; False if it cannot be had now. The manager is the caller's.
-
-    Where no extra graphs are allowed, the places of declared ones are kept for them, whether or not they are taken now.
-    """
+def make_place(record: ComponentRecord) -> bool:
+    """Evict until one more entry of the component fits; False if it cannot be had now. The manager is the caller's."""
     books = record.manager
-    if record.config.max_extra_graphs == 0 and descriptor not in record.declared:
-        return False
     books.reclaimer.settle()
     while not record.has_room:
         with books.gate.lock:

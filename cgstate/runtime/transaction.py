@@ -6,7 +6,7 @@ machine. A transaction runs in one thread, inside `Books.exclusive`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum, auto
@@ -51,12 +51,17 @@ class TransactionKind(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Captured:
-    """An entry with its recording, not bound yet."""
+    """An entry with its recording, not bound yet.
+
+    Attributes:
+        grown: Bytes that its pool grew by the capture; they stay there if it is dropped while others live in the pool (fact S4).
+    """
 
     entry: Entry
     recording: Recording
     buffers: object
     baked: Baked
+    grown: int = 0
 
 
 class GateBusy(Exception):
@@ -72,7 +77,7 @@ class Transaction:
         captured: The recordings so far, in order of capture.
     """
 
-    __slots__ = ("_books", "_components", "_failed_once", "_open", "captured", "committed", "committing", "kind")
+    __slots__ = ("_block", "_books", "_components", "_failed_once", "_open", "captured", "committed", "committing", "kind")
 
     def __init__(self, books: Books, kind: TransactionKind) -> None:
         self._books = books
@@ -83,6 +88,7 @@ class Transaction:
         self._components: dict[str, ComponentRecord] = {}
         self._open = True
         self._failed_once = False
+        self._block: Generator[None] | None = None
 
     # -- capture ------------------------------------------------------------------------------------------------------
 
@@ -197,17 +203,27 @@ class Transaction:
         if not isinstance(entry, Entry) or entry.component.routine is not None:
             raise ConfigError(f"only an entry without a routine can be recorded by a block, not {entry!r}")
         adopted = None if stream is None else books.backend.adopt_stream(stream)
-        entry, pool, chosen = self._open_attempt(entry, adopted)
+        block, outer = self._record_block(entry, adopted, uses_random), self._block
+        self._block = block
+        try:
+            yield from block
+        finally:
+            self._block = outer
+
+    def _record_block(self, entry: Entry, stream: Stream | None, uses_random: bool) -> Generator[None]:
+        """`recording`, waiting while the block runs; closing it then undoes the capture."""
+        books = self._books
+        entry, pool, stream = self._open_attempt(entry, stream)
         before = pool.charged
         undo = UndoLog()
         recording: Recording | None = None
         try:
-            self._follow(pool, chosen)
+            self._follow(pool, stream)
             books.backend.keep_generator(undo)
-            with record_block(self._attempt(pool, chosen), undo) as graph:
+            with record_block(self._attempt(pool, stream), undo) as graph:
                 yield
             recording = Recording(graph, None, uses_random, settled=True)
-            done = self._inspected(entry, chosen, undo)
+            done = self._inspected(entry, stream, undo)
         except BaseException as error:
             self._undo(error, recording, undo)
             failure = self._failed(entry, pool, None, error, undo)
@@ -217,7 +233,7 @@ class Transaction:
                 raise failure from error
             finally:
                 failure = recording = None  # as in `capture_entry`
-        self._recorded(Captured(entry, recording, None, NOTHING), pool, before, chosen, done)
+        self._recorded(Captured(entry, recording, None, NOTHING), pool, before, stream, done)
 
     # -- the steps of one attempt ---------------------------------------------------------------------------------------
 
@@ -274,7 +290,8 @@ class Transaction:
             pool.turn.disturb(stream, done)
             self.captured.append(captured)
             self._release_gate()
-            books.budget.note(entry, pool.measure() - before, alone=not before)
+            captured.grown = pool.measure() - before
+            books.budget.note(entry, captured.grown, alone=not before)
 
     def resolve(self, entry: Entry) -> Entry:
         """The entry that is recorded for ``entry``: itself.
@@ -468,6 +485,8 @@ class Transaction:
         """
         books = self._books
         self._check_open("commit")
+        if self._block is not None:
+            raise books.refuse("commit", "no block is being recorded", CaptureActive)
         for captured in self.captured:
             record = captured.entry.component
             if record.collective and not books.vote.agree(Ballot.commit, record.component_id, captured.entry.descriptor):
@@ -518,6 +537,8 @@ class Transaction:
     def abort(self) -> None:
         """Drop every recording, leaving all states as they were. Idempotent; does nothing after a commit."""
         books = self._books
+        if self._block is not None:
+            self._block.close()  # else its capture would stay open: nobody could capture, and what waits for its end would hang
         with books.gate.lock, self._audited("abort"):
             self._open = False
             for captured in self.captured:
@@ -526,6 +547,7 @@ class Transaction:
                     continue  # bound
                 entry.abort()
                 entry.graph = captured.recording.graph
+                entry.pool.wasted += captured.grown
                 books.retire_attempt(entry, (captured.buffers, captured.recording.output, captured.baked))
             self.captured.clear()
             for record in self._components.values():

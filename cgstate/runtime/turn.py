@@ -120,18 +120,19 @@ class Turn:
             self.followed = last.handle
         for _, event in self.waits:
             stream.wait(event)
-        self.waits.clear()
         self.unseal()
         self.last_stream = stream
         self.last_handle = handle
+        self.waits.clear()  # last: an interrupt may come in a call, and must not leave less to wait for
 
     def disturb(self, stream: Stream, event: Event) -> None:
         """Make the next work wait for ``event``, a mark in ``stream``, on whichever stream it comes."""
         self.unseal()
-        if self.waits and self.waits[-1][0] is stream:
-            self.waits.pop()  # a stream passes its marks in order: hundreds of captures on one need one wait
-        self.waits.append((stream, event))
         self.last_handle = NO_STREAM
+        if self.waits and self.waits[-1][0] is stream:
+            self.waits[-1] = (stream, event)  # a stream passes its marks in order: hundreds of captures on one need one wait
+        else:
+            self.waits.append((stream, event))
 
     def fence(self) -> tuple[Event, ...] | None:
         """Marks behind all work so far; None while the last stream is being captured and cannot be marked."""

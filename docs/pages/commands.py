@@ -9,14 +9,15 @@ from typing import Any
 from typer.main import get_command
 
 from cgstate.cli import app
+from cgstate.cli.exits import Exit
 
-EXITS = (
-    ("0", "it holds, or was done"),
-    ("1", "violated: what was checked does not hold"),
-    ("2", "a mistake of the user's; one line on stderr"),
-    ("3", "inconclusive: a limit was reached"),
-    ("4", "a tool or a device is missing"),
-)
+EXITS = {
+    Exit.HOLDS: "it holds, or was done",
+    Exit.VIOLATED: "violated: what was checked does not hold",
+    Exit.USAGE: "a mistake of the user's; one line on stderr",
+    Exit.INCONCLUSIVE: "inconclusive: a limit was reached",
+    Exit.MISSING: "a tool or a device is missing",
+}
 
 
 def commands() -> dict[str, Any]:
@@ -47,8 +48,8 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "| exit | meaning |"
     yield "|---|---|"
-    for code, meaning in EXITS:
-        yield f"| {code} | {meaning} |"
+    for code in Exit:
+        yield f"| {code.value} | {EXITS[code]} |"
     for name, command in commands().items():
         yield ""
         yield f"## cgstate {name}"

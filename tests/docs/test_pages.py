@@ -66,9 +66,17 @@ def imported(tree: ast.AST) -> set[str]:
 
 
 def test_code_that_is_run_elsewhere_is_run_there() -> None:
+    elsewhere = {(path, test) for path in FILES for _, _, test in blocks(path, "python") if test is not None}
+    assert elsewhere
+    for path, test in elsewhere:
+        assert path.name in (DOCS.parent / test).read_text(), f"{test} does not read {path.name}"
+
+
+def test_no_code_is_written_where_it_would_not_be_run() -> None:
+    """Code that is indented, or whose fence says more than the language, would be passed over."""
     for path in FILES:
-        for _, _, test in blocks(path, "python"):
-            assert test is None or path.name in (DOCS.parent / test).read_text(), f"{test} does not read {path.name}"
+        fences = re.findall(r"^\s*(?:```|~~~)\s*(?:python|py)\b.*$", path.read_text(), re.MULTILINE)
+        assert len(fences) == len(list(blocks(path, "python"))), named(path)
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if any(blocks(path, "sh"))], ids=named)

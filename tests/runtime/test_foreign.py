@@ -236,8 +236,46 @@ class TestBytes:
 
         with pytest.raises(cgstate.CaptureFailed), manager.transaction() as tx:
             tx.capture(entry, lambda warmup: work)
-        assert manager.memory().total == pool_bytes(model, engine) - before > 0
+        report = manager.memory()
+        assert report.total == report.stranded == pool_bytes(model, engine) - before > 0
         engine.check()
+
+    @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a live graph"])
+    def test_what_a_capture_grew_that_was_dropped_with_its_transaction_is_stranded(
+        self, model: Model, engine: Engine, beside: bool
+    ) -> None:
+        manager = guest(model, engine)
+        inside, own = model.component("inside", (256,)), model.component("own")
+        manager.prepare([inside, own], {"inside": {}, "own": {"isolation": "per_entry"}})
+        if beside:
+            model.bind(manager, "low", size=1)
+        held = manager.memory()
+        assert held.stranded == 0
+        before = pool_bytes(model, engine)
+        model.backend.faults.inject("new_pool")
+        with pytest.raises(cgstate.CaptureFailed, match="own"):
+            manager.capture_and_bind()
+        manager.reclaim(flush=True)
+        report = manager.memory()
+        assert report.stranded == report.total - held.total == pool_bytes(model, engine) - before > 0
+        manager.capture_and_bind()
+        assert pool_bytes(model, engine) == before + report.stranded, "it serves the next capture"
+        assert manager.memory().stranded < report.stranded
+        for net in (inside, own):
+            assert net(model.input(4)).tolist() == model.net(model.input(4)).tolist()
+        engine.check()
+
+    def test_what_serves_no_graph_any_more_is_stranded_until_the_end(self, model: Model, engine: Engine) -> None:
+        manager = guest(model, engine)
+        manager.prepare([model.component(descriptors=(128, 256))])
+        manager.capture_and_bind()
+        held = manager.memory()
+        assert held.stranded == 0
+        manager.evict("net")
+        manager.reclaim(flush=True)
+        assert manager.memory().stranded == sum(held.pools.values()) > 0
+        manager.close()
+        assert manager.memory().stranded == 0
 
 
 class TestRetired:

@@ -188,6 +188,31 @@ class TestTransactions:
         assert first.entry("low", 1).state == "BOUND"
         assert second.state in ("NEW", "PREPARED")
 
+    def test_an_entry_is_bound_by_its_transaction_and_never_by_hand(self) -> None:
+        model = Model()
+        manager, static = model.manager(), model.input(2)
+        entry, states = manager.entry("low", 1), []
+
+        def refused() -> None:
+            states.append(entry.state)
+            with pytest.raises(cgstate.IllegalTransition, match="refuses bind"):
+                entry.bind()
+            assert entry.state is states[-1]
+
+        def work() -> SimTensor:
+            if model.backend.capturing():
+                refused()  # its capture is open
+            return model.net(static)
+
+        refused()  # it has no transaction yet
+        with manager.transaction() as tx:
+            tx.capture(entry, lambda warmup: work)
+            refused()  # recorded, and not committed
+        refused()
+        manager.evict("low")
+        refused()
+        assert states == ["EAGER", "CAPTURING", "CAPTURING", "BOUND", "EVICTED"]
+
 
 class TestStreams:
     def test_an_adopted_stream_is_captured_on(self) -> None:

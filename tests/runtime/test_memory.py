@@ -104,6 +104,26 @@ def test_what_a_failed_attempt_grew_beside_others_is_stranded() -> None:
     assert bench.manager.memory().total == 0
 
 
+def test_what_a_dropped_capture_grew_beside_others_is_stranded() -> None:
+    bench = Bench().serving()
+    x = bench.device.zeros(2, 4)
+    held = check(bench).total
+
+    def work() -> SimTensor:
+        bench.device.empty(20 * KIB // 8)
+        return bench.routine.work(x)
+
+    for _ in range(2):  # the second one finds the room of the first
+        with suppress(KeyError), bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("own", 1), lambda warmup: (lambda: bench.routine.work(x)) if warmup else work)
+            raise KeyError
+        bench.manager.reclaim(flush=True)
+        report = check(bench)
+        assert report.stranded == report.total - held >= 20 * KIB
+    bench.manager.release()
+    assert bench.manager.memory().total == 0
+
+
 def test_what_is_free_on_a_stream_that_captures_no_more_is_stranded() -> None:
     bench = Bench().serving()
     domain = next(iter(bench.books.domains.values()))

@@ -11,7 +11,7 @@ import pytest
 import cgstate
 from cgstate.backends.sim import SimGraph
 from cgstate.backends.sim.faults import InjectedFault
-from tests.runtime.helpers import Model, counts, reached, running
+from tests.runtime.helpers import Model, reached, running
 
 
 def pools(model: Model) -> dict[Any, int]:
@@ -129,17 +129,3 @@ def test_the_block_s_own_error_is_seen_though_closing_raises_as_well() -> None:
         block()
     assert "closing" in raised.value.__notes__[0]
     assert "I7" in raised.value.__notes__[0]
-
-
-@pytest.mark.parametrize("isolation", ["shared", "per_entry"])
-def test_where_no_extra_graphs_are_allowed_a_miss_never_takes_the_place_of_a_declared_one(isolation: str) -> None:
-    model = Model()
-    net = model.component("net", (4,), sizes=(4, 8), capture_mode=cgstate.CaptureMode.PRECAPTURE_LAZY)
-    manager = model.serving(net, config={"net": {"max_extra_graphs": 0, "isolation": isolation}})
-    manager.evict("net")
-    model.dev.synchronize()
-    for _ in range(2):
-        assert net(model.input(8)).tolist() == model.net(model.input(8)).tolist()
-    assert (set(net.available_descriptors), counts(manager)) == (set(), {"capacity": 2})
-    assert net(model.input(4)).tolist() == model.net(model.input(4)).tolist()
-    assert set(net.available_descriptors) == {4}

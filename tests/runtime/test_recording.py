@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -134,6 +136,48 @@ def test_random_numbers_are_as_the_engine_says(engine: Engine) -> None:
         draw()
     assert engine.entry.uses_random
     assert engine.answer(1.0) != engine.answer(1.0)
+
+
+def test_a_block_that_is_still_open_when_its_transaction_ends_is_undone(engine: Engine) -> None:
+    other = engine.manager.entry("low", 3)
+    before = engine.model.backend.footprint()
+    left: list[AbstractContextManager[None]] = []
+
+    def leave(transaction: Transaction) -> None:
+        engine.record(transaction, other)
+        left.append(transaction.recording(engine.entry, stream=engine.stream))
+        left[0].__enter__()
+        engine.work()
+
+    with pytest.raises(cgstate.CaptureActive, match="no block is being recorded"), engine.manager.transaction() as transaction:
+        leave(transaction)
+    assert (engine.entry.state, other.state) == ("EAGER", "EAGER")
+    after = engine.model.backend.footprint()
+    assert (after.pools, after.stream, after.generator) == (before.pools, before.stream, before.generator)
+    assert gc.isenabled()
+    left[0].__exit__(None, None, None)  # too late to matter
+    engine.bound()
+    assert engine.answer(2.0) == engine.right(2.0)
+
+
+def test_an_error_ends_the_block_that_a_generator_keeps_open(engine: Engine) -> None:
+    left: list[Iterator[None]] = []
+
+    def engines_own(transaction: Transaction) -> Iterator[None]:
+        with transaction.recording(engine.entry, stream=engine.stream):
+            engine.work()
+            yield
+
+    def fail(transaction: Transaction) -> None:
+        left.append(engines_own(transaction))
+        next(left[0])
+        raise LookupError
+
+    with pytest.raises(LookupError), engine.manager.transaction() as transaction:
+        fail(transaction)
+    assert engine.entry.state == "EAGER"
+    assert list(left[0]) == []
+    engine.bound()
 
 
 @pytest.mark.parametrize("what", ["routine", "stranger", "nothing"])

@@ -496,3 +496,19 @@ def test_what_changes_nothing_breaks_no_seal() -> None:
     with bench.other.lease():
         pass
     assert {entry: entry.seal for entry in bench.judge.sealed} == seals
+
+
+def test_a_call_that_is_interrupted_while_it_breaks_seals_has_taken_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(turn: Turn) -> None:
+        raise KeyboardInterrupt
+
+    bench = Bench(Judge())
+    entry = bench.manager.entry("net", 4)
+    bench.net(bench.model.input(4))
+    entry.replay()
+    with monkeypatch.context() as patch:
+        patch.setattr(Turn, "unseal", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bench.net(bench.model.input(4))
+    assert (entry.state, entry.leases, entry.turn.owner) == ("BOUND", 0, 0)
+    bench.manager.close()

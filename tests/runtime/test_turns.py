@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import cgstate
 from cgstate.backends.sim import Drawn, InOrder, SimStream, SimTensor, captured, kernels
 from cgstate.runtime.stats import Fallback
+from cgstate.runtime.turn import NO_STREAM, Turn
 from tests.runtime.helpers import Model, before, running
 
 SEEDS = range(12)
@@ -279,3 +281,38 @@ class TestNesting:
             with running(lambda: done.append(net(model.input(8)).tolist())):
                 pass
             assert done == [model.net(model.input(8)).tolist()]
+
+
+class InterruptedList(list[Any]):
+    """A list in which an interrupt comes right after something was taken out."""
+
+    def clear(self) -> None:
+        super().clear()
+        raise KeyboardInterrupt
+
+    def pop(self, *place: Any) -> Any:
+        super().pop(*place)
+        raise KeyboardInterrupt
+
+
+class TestAnInterrupt:
+    def test_does_not_make_a_mark_forgotten_that_nothing_has_waited_for(self) -> None:
+        model = Model()
+        stream, turn = model.dev.new_stream(), Turn("pool")
+        turn.waits = InterruptedList()
+        for _ in range(2):
+            mark = stream.record()
+            with suppress(KeyboardInterrupt):
+                turn.disturb(stream, mark)
+            assert turn.last_handle == NO_STREAM
+            assert turn.waits == [(stream, mark)]
+
+    def test_of_the_wait_itself_lets_no_other_stream_pass(self) -> None:
+        model = Model()
+        captures, mine = model.dev.new_stream(), model.dev.new_stream()
+        turn = Turn("pool")
+        turn.waits = InterruptedList()
+        turn.disturb(captures, captures.record())
+        with model.dev.on_stream(mine), suppress(KeyboardInterrupt):
+            turn.follow(mine.handle, model.backend)
+        assert turn.waits or turn.last_stream is mine, "the next stream waits for the marks, or for the stream that has waited"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cgstate.testing import plugin
+from tests.testing.loading import LOAD_PLUGIN
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "runner"
@@ -25,7 +26,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="its model i
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Its tests, in a process of their own and in its directory, with the packages of this tree."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "cgstate.testing.plugin", *arguments]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *LOAD_PLUGIN, *arguments]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
     environment |= {"PYTHONPATH": str(ROOT), "CI": "true"}  # there Hypothesis draws the same each time
     return subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=False)

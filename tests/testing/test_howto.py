@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cgstate.testing.plugin import MARKERS, PRESETS
+from tests.testing.loading import LOAD_PLUGIN
 
 pytest_plugins = ["pytester"]
 
@@ -41,7 +42,7 @@ def written(page: str, shell: pytest.Pytester) -> list[str]:
 
 
 def run(shell: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return shell.runpytest_subprocess("-p", "cgstate.testing.plugin", "--cgstate-preset=fast", *arguments)
+    return shell.runpytest_subprocess(*LOAD_PLUGIN, "--cgstate-preset=fast", *arguments)
 
 
 def test_every_python_block_of_the_pages_is_a_file() -> None:
@@ -65,14 +66,12 @@ def test_a_failure_reads_as_the_page_says_and_can_be_taken_again(shell: pytest.P
     shown = result.stdout.str()
     code, *_ = re.findall(r"fails:\n(.*?)\nwhole walk:", shown, re.DOTALL)
     again, *_ = re.findall(r"again: pytest '(.*)' (--cgstate-walk=\S+)", shown)
-    run(shell, *again).assert_outcomes(failed=1)
-
     imports, steps = code.split("\n", 1)
     test = "def test_pasted():\n" + textwrap.indent(steps, "    ")
     (shell.path / "test_pasted.py").write_text(f"from test_careless import CarelessBed\n{imports}\n\n{test}\n")
-    result = run(shell, "test_pasted.py::test_pasted")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*I9 always-answers*"])
+    result = run(shell, *again, "test_pasted.py::test_pasted")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["FAILED test_careless.py::*I9 always-answers*", "FAILED test_pasted.py::*I9 always-answers*"])
 
 
 def test_a_backend_is_tested_as_the_page_says(shell: pytest.Pytester) -> None:

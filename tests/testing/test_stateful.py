@@ -17,6 +17,7 @@ from cgstate import ConfigError
 from cgstate.backends.sim import kernels
 from cgstate.lifecycle.tables import MACHINES
 from cgstate.lifecycle.world import World
+from cgstate.runtime.memory.scope import _Before as Before
 from cgstate.runtime.stats import Fallback
 from cgstate.spec.compiled import System
 from cgstate.spec.shape import Shape
@@ -36,6 +37,7 @@ from cgstate.testing.stateful.steps import (
     DOORS,
     KINDS,
     Begin,
+    Break,
     Call,
     Capture,
     CaptureAll,
@@ -43,13 +45,18 @@ from cgstate.testing.stateful.steps import (
     Commit,
     Disagree,
     Evict,
+    ForgetFailures,
+    GiveUp,
     How,
     Meanwhile,
     MovePinned,
     Prepare,
+    ProfileByHand,
+    ProfileMemory,
     Release,
     Replay,
 )
+from cgstate.testing.stateful.steps.device import LASTING
 from cgstate.testing.stateful.subject import Subject, difference, values
 from cgstate.testing.stateful.sync import PlayedSync, WaitsForEver
 from cgstate.testing.stateful.tables import walk_tables
@@ -292,6 +299,37 @@ def test_a_pinned_tensor_that_moved_keeps_its_graph_from_replaying(monkeypatch: 
     monkeypatch.setattr("cgstate.runtime.pinned.check", lambda entry: None)
     with pytest.raises(Violated, match="was not refused"):
         play(*steps)
+
+
+@pytest.mark.parametrize("step", ["heal the generator", "release the pool"])
+@pytest.mark.parametrize("then", [ProfileByHand(meanwhile=Meanwhile.fail), ProfileMemory()], ids=["in the profile", "before it"])
+def test_what_an_injected_fault_left_undone_is_not_laid_to_a_profile(step: str, then: Step) -> None:
+    fails = [Begin(), Capture(meanwhile=Meanwhile.fail), GiveUp(), ForgetFailures()]
+    again = [] if isinstance(then, ProfileByHand) else fails
+    run = play(Prepare(), *fails, Break(f"undo: {step}"), *again, then, setup=Setup(faulty=True))
+    assert not run.pending_faults
+    run.finish()
+
+
+@pytest.mark.parametrize("then", [ProfileByHand(meanwhile=Meanwhile.fail), ProfileMemory()], ids=["by hand", "of all"])
+def test_a_generator_that_a_profile_leaves_in_a_capture_is_a_violation(monkeypatch: pytest.MonkeyPatch, then: Step) -> None:
+    run, restore = play(Prepare()), Before.restore
+
+    def restored(self: Before) -> None:
+        restore(self)
+        run.bed.backend.sim.generator.capturing = True  # type: ignore[attr-defined]  # the simulator
+
+    monkeypatch.setattr(Before, "restore", restored)
+    with pytest.raises(Violated, match="I4 profile-leaves-nothing: generator was"):
+        run.take(then)
+
+
+def test_an_undo_step_without_which_nothing_goes_well_any_more_is_broken_only_after_it_was_done() -> None:
+    run = play(Prepare(), Begin(), Capture(meanwhile=Meanwhile.fail), setup=Setup(faulty=True))
+    breaks = [step for step in Break.candidates(run) if isinstance(step, Break)]
+    drawn = {(step.call, step.when) for step in breaks if step.call.startswith("undo: ")}
+    assert {call for call, _ in drawn} > {call for call, when in drawn if when == "before"} > set()
+    assert {call for call, when in drawn if when == "after"} - {call for call, when in drawn if when == "before"} == LASTING
 
 
 def test_an_eager_break_runs_once_a_replay() -> None:

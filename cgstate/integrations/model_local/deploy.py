@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,10 @@ from cgstate.integrations.model_local.config import KEY
 
 if TYPE_CHECKING:
     from yaml import SafeLoader
-    from yaml.nodes import MappingNode
+    from yaml.nodes import MappingNode, Node
 
 LIMIT = 1 << 20
-"""The largest deploy file that is read, bytes."""
+"""The largest deploy file that is read, bytes; written out without aliases, it may not be larger either."""
 
 
 def read_deploy(path: str | Path, *, stage: int | None = None) -> Mapping[str, object] | None:
@@ -97,6 +98,12 @@ def _strict_loader() -> type[SafeLoader]:
     import yaml
 
     class StrictLoader(yaml.SafeLoader):
+        def get_single_node(self) -> Node | None:
+            node = super().get_single_node()
+            if node is not None and _written_out(node, {}) > LIMIT:
+                raise yaml.YAMLError(f"with its aliases written out it is larger than {LIMIT} characters, or contains itself")
+            return node
+
         def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
             seen: set[object] = set()
             for key, _ in node.value:
@@ -108,3 +115,15 @@ def _strict_loader() -> type[SafeLoader]:
             return super().construct_mapping(node, deep)
 
     return StrictLoader
+
+
+def _written_out(node: Node, known: dict[Node, float]) -> float:
+    """At least how many characters a value takes with each alias in it written out; infinite where it contains itself."""
+    if node not in known:
+        known[node] = inf
+        if isinstance(node.value, str):
+            known[node] = 1 + len(node.value)
+        else:
+            parts = (part for item in node.value for part in (item if isinstance(item, tuple) else (item,)))
+            known[node] = 1 + sum(_written_out(part, known) for part in parts)
+    return known[node]

@@ -37,7 +37,7 @@ log = logging.getLogger("cgstate")
 
 KV_CACHE = "kv_cache"
 SUMMARY_EVERY = 100
-"""Calls of a component between two lines of its counts, while the engine's graph metrics are on."""
+"""Calls of a component that a graph answered, between two lines of its counts, while the engine's graph metrics are on."""
 DETAIL = 100
 """Missed keys of a component that are counted one by one."""
 BACKENDS = {"cuda": "cuda", "cpu": "sim"}

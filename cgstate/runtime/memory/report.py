@@ -81,11 +81,19 @@ class ForeignMemory:
         name: Its domain's name.
         reserved: Bytes of its segments, whoever has grown them.
         charged: Those that captures of ours have grown.
+        stranded: Those of the charged ones that serve no graph of ours: all of them, where none lives there; else what is free of
+            that which failed attempts have grown (fact S4).
     """
 
     name: str
     reserved: int
     charged: int
+    stranded: int
+
+    @property
+    def used(self) -> int:
+        """Bytes that serve graphs of ours."""
+        return self.charged - self.stranded
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +191,9 @@ class MemoryReport:
 
     @property
     def stranded(self) -> int:
-        """Bytes of live pools that serve no graph."""
-        return sum(pool.stranded for pool in self.details if not pool.retired)
+        """Bytes of live pools that serve no graph; of the host engine's, of what ours grew."""
+        own = sum(pool.stranded for pool in self.details if not pool.retired)
+        return own + sum(pool.stranded for pool in self.guests)
 
     @property
     def total(self) -> int:
@@ -222,7 +231,7 @@ class MemoryReport:
             yield f"{component.component}: pools of {graphs}", component.exclusive
             yield f"{component.component}: static inputs", component.buffers
         for name, size in {
-            "grown in the host engine's pool": sum(pool.charged for pool in self.guests),
+            "grown in the host engine's pool": sum(pool.used for pool in self.guests),
             "shared by components": self.shared,
             "stranded": self.stranded,
             "retired, not given back": sum(self.retired.values()) + self.retired_buffers,
@@ -240,8 +249,7 @@ def report(books: Books) -> MemoryReport:
             if entry.state in LIVE and entry.pool in users:
                 users[entry.pool].append(entry)
         pools = {pool: _pool(pool, users[pool]) for pool in books.pools if pool.kind is not PoolKind.foreign}
-        foreign = [pool for pool in books.pools if pool.kind is PoolKind.foreign]
-        guests = tuple(ForeignMemory(pool.name, pool.bytes(), pool.charged) for pool in foreign)
+        guests = tuple(_guest(pool, users[pool]) for pool in books.pools if pool.kind is PoolKind.foreign)
         places = [(pool, inside, entry) for pool, inside in users.items() for entry in inside]
         entries = [entry for _, _, entry in places]
         *buffers, retired = apportioned(books.backend, [*(entry.statics for entry in entries), _retired(books)])
@@ -266,8 +274,8 @@ def _retired(books: Books) -> Statics:
     return Statics([each.buffers for each in queue], tuple(each.pinned for each in queue))
 
 
-def _pool(pool: Pool, users: Sequence[Entry]) -> PoolMemory:
-    """One pool; the lock is held."""
+def _streams(pool: Pool) -> tuple[StreamMemory, ...]:
+    """What of a pool belongs to which stream; the lock is held."""
     domain = pool.domain
     captures = domain.stream.handle if domain.stream is not None and domain.pool is pool else None
     streams: dict[int, StreamMemory] = {}
@@ -279,19 +287,35 @@ def _pool(pool: Pool, users: Sequence[Entry]) -> PoolMemory:
             live=segment.live + (known.live if known is not None else 0),
             captures=domain.adopted or segment.stream == captures,  # a stream of the user's may be captured on again
         )
-    free = {True: 0, False: 0}
-    for stream in streams.values():
-        free[stream.captures] += stream.reserved - stream.live
+    return tuple(streams.values())
+
+
+def _free(streams: Iterable[StreamMemory], *, captures: bool) -> int:
+    """Bytes that are free on the streams that capture, or on the others."""
+    return sum(stream.reserved - stream.live for stream in streams if stream.captures is captures)
+
+
+def _pool(pool: Pool, users: Sequence[Entry]) -> PoolMemory:
+    """One pool; the lock is held."""
+    streams = _streams(pool)
+    wasted = min(pool.wasted, _free(streams, captures=True))
     return PoolMemory(
         name=pool.name,
         kind=pool.kind,
         components=tuple(dict.fromkeys(entry.component.component_id for entry in users)),
         entries=len(users),
         retired=not users,
-        streams=tuple(streams.values()),
+        streams=streams,
         workspaces=pool.handle.workspace_bytes(),
-        stranded=free[False] + min(pool.wasted, free[True]) if users else 0,
+        stranded=_free(streams, captures=False) + wasted if users else 0,
     )
+
+
+def _guest(pool: Pool, users: Sequence[Entry]) -> ForeignMemory:
+    """The host engine's pool; the lock is held."""
+    charged = pool.charged
+    wasted = min(pool.wasted, _free(_streams(pool), captures=True))
+    return ForeignMemory(pool.name, pool.bytes(), charged, stranded=min(wasted, charged) if users else charged)
 
 
 def _component(component: str, pools: Iterable[PoolMemory], entries: Iterable[EntryMemory]) -> ComponentMemory:

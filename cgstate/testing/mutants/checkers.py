@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["CHECKERS", "Checker", "Limits", "check"]
 
 PATIENCE = 20
+"""How many times its CPU time a checker may take by the clock on the wall."""
 FAILING = 20
 """Walks that fail without the mutant as well, after which there is nothing to be learned from walks."""
 WORDS = 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,6 +10,7 @@ from cgstate.lifecycle.table import Machine, Row
 from cgstate.lifecycle.tables import MACHINES
 from cgstate.spec.statements import Action
 from cgstate.spec.system import ACTIONS
+from cgstate.testing.plantings import Patch
 
 __all__ = ["Mutant", "RuntimeMutant", "SystemMutant", "TableMutant"]
 
@@ -92,7 +92,7 @@ class RuntimeMutant:
     operator: str
     subject: str
     story: str
-    planting: Callable[[], AbstractContextManager[Any]]
+    planting: Callable[[], Patch]
     case: Callable[..., Any] | None = None
 
 

@@ -6,7 +6,6 @@ A kind is a ``K`` number, as in `cgstate.testing.stateful.planted` and `cgstate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -25,6 +24,7 @@ from cgstate.spec.system import ACTIONS
 from cgstate.spec.terms import Every
 from cgstate.testing.mutants.mutant import RuntimeMutant, SystemMutant
 from cgstate.testing.mutants.operators import slug
+from cgstate.testing.plantings import Patch
 from cgstate.testing.schedules.planted import RACES
 from cgstate.testing.stateful.planted import PLANTED
 
@@ -145,7 +145,7 @@ def system_mutants() -> Iterator[SystemMutant]:
 # -- in the runtime -------------------------------------------------------------------------------------------------------
 
 
-def _each_is_bound_by_itself() -> Any:
+def _each_is_bound_by_itself() -> Patch:
     right = Transaction._recorded
 
     def recorded(self: Transaction, captured: Captured, *more: Any) -> None:
@@ -161,19 +161,19 @@ def _each_is_bound_by_itself() -> Any:
     return patch.object(Transaction, "_recorded", recorded)
 
 
-def _profiles_record_what_is_served() -> Any:
+def _profiles_record_what_is_served() -> Patch:
     return patch.object(ProfileTransaction, "resolve", Transaction.resolve)
 
 
-def _failures_are_final() -> Any:
+def _failures_are_final() -> Patch:
     return patch.object(Failure, "blocks", lambda self, **how: True)
 
 
-def _success_forgives_nothing() -> Any:
+def _success_forgives_nothing() -> Patch:
     return patch.object(NegativeCache, "forget", lambda self, *whose: None)
 
 
-def _outputs_are_no_copies() -> Any:
+def _outputs_are_no_copies() -> Patch:
     right = Caller.__init__
 
     def made(self: Caller, *given: Any, **named: Any) -> None:
@@ -184,7 +184,7 @@ def _outputs_are_no_copies() -> Any:
     return patch.object(Caller, "__init__", made)
 
 
-def _ranks_are_not_asked() -> Any:
+def _ranks_are_not_asked() -> Patch:
     right = ComponentRecord.__init__
 
     def made(self: ComponentRecord, *given: Any, **named: Any) -> None:
@@ -193,11 +193,11 @@ def _ranks_are_not_asked() -> Any:
     return patch.object(ComponentRecord, "__init__", made)
 
 
-def _epochs_stand_still() -> Any:
+def _epochs_stand_still() -> Patch:
     return patch.object(ComponentRecord, "note_move", lambda self: self.manager.unseal())
 
 
-RUNTIME_FAULTS: tuple[tuple[str, str, Callable[[], AbstractContextManager[Any]]], ...] = (
+RUNTIME_FAULTS: tuple[tuple[str, str, Callable[[], Patch]], ...] = (
     *((each.kind, each.story, each.planting) for each in PLANTED),
     ("K01", "a profile records what is served, in its pool", _profiles_record_what_is_served),
     ("K02", "each graph is bound before all are captured", _each_is_bound_by_itself),

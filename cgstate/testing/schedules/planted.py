@@ -6,27 +6,23 @@ Each is a context manager that patches the runtime while it is entered: somethin
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from cgstate.lifecycle.states import EntryState
-from cgstate.runtime import ending, leasing, residency
+from cgstate.runtime import ending, leasing
 from cgstate.runtime.books import Books
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.gate import CaptureGate
 from cgstate.runtime.lease import Lease
-from cgstate.runtime.reclaimer import Reclaimer
 from cgstate.runtime.transaction import Transaction
 from cgstate.runtime.turn import Turn
+from cgstate.testing.plantings import Patch, destroys_in_captures, eviction_ignores_leases, suspend_does_not_wait
 from cgstate.testing.schedules import cases
 from cgstate.testing.schedules.battery import check_case
 from cgstate.testing.schedules.errors import ScheduleFailed
 
 __all__ = ["RACES", "PlantedRace", "schedules_until_found"]
-
-Patch = AbstractContextManager[Any]
 
 
 @dataclass(frozen=True)
@@ -56,22 +52,6 @@ def schedules_until_found(planted: PlantedRace) -> int:
         except ScheduleFailed as failed:
             return failed.number
     return 0
-
-
-def _eviction_ignores_leases() -> Patch:
-    right = Entry.evict
-
-    def evict(entry: Entry) -> None:
-        if entry.state is EntryState.REPLAYING:
-            entry.component.leased -= 1
-            entry.component.bound -= 1
-            entry.unreclaimed += 1
-            entry.leases = 0
-            entry.state = EntryState.EVICTED
-        else:
-            right(entry)
-
-    return patch.object(Entry, "evict", evict)
 
 
 def _marks_are_looked_at_before_the_lock_is_taken() -> Patch:
@@ -141,10 +121,6 @@ def _close_does_not_wait() -> Patch:
     return patch.object(ending, "await_leases", lambda *_: None)
 
 
-def _suspend_does_not_wait() -> Patch:
-    return patch.object(residency, "await_leases", lambda *_: None)
-
-
 def _two_have_the_manager_alone() -> Patch:
     def try_exclusive(books: Books, thread: int) -> bool:
         books.busy = thread
@@ -166,26 +142,12 @@ def _captures_begin_during_a_destruction() -> Patch:
     return patch.object(CaptureGate, "blocks_capture", blocks)
 
 
-def _destroys_in_captures() -> Patch:
-    right = Reclaimer._take
-
-    def take(reclaimer: Reclaimer) -> Any:
-        gate = reclaimer.books.gate
-        free, gate.free = gate.free, True
-        try:
-            return right(reclaimer)
-        finally:
-            gate.free = free
-
-    return patch.object(Reclaimer, "_take", take)
-
-
 def _a_waiting_replay_does_not_look_again() -> Patch:
     return patch.object(leasing, "_check_lease", lambda entry: None)
 
 
 RACES = (
-    PlantedRace("K05", "evicted alive", "an eviction does not wait for leases", cases.evict_under_replay, _eviction_ignores_leases),
+    PlantedRace("K05", "evicted alive", "an eviction does not wait for leases", cases.evict_under_replay, eviction_ignores_leases),
     PlantedRace(
         "K05",
         "evicted alive",
@@ -200,7 +162,7 @@ RACES = (
         cases.evict_under_lease,
         _a_waiting_replay_does_not_look_again,
     ),
-    PlantedRace("K07", "residency", "suspending does not wait for calls", cases.suspend_under_call, _suspend_does_not_wait),
+    PlantedRace("K07", "residency", "suspending does not wait for calls", cases.suspend_under_call, suspend_does_not_wait),
     PlantedRace(
         "K09",
         "stream order",
@@ -226,7 +188,7 @@ RACES = (
         "finaliser",
         "what is retired is destroyed while a capture is open",
         cases.lease_ends_under_capture,
-        _destroys_in_captures,
+        destroys_in_captures,
     ),
     PlantedRace(
         "K11",

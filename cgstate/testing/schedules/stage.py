@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
 from cgstate.backends.base import Backend, Stream
-from cgstate.routine import Resolution, Routine
 from cgstate.runtime.component import CaptureMode, Component
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.gate import CaptureGate
 from cgstate.runtime.manager import GraphManager
 from cgstate.testing.schedules.histories import History
 from cgstate.testing.schedules.scheduler import Scheduler
+from cgstate.testing.sized import Filling, Sized
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ UNITS = 0.5
 """Size of the smallest tensor of a case; others are multiples."""
 
 
-class Workbench(Protocol[T]):
+class Workbench(Filling[T], Protocol[T]):
     """A device that no other run uses, and what is needed to run something on it. T is its tensor type."""
 
     @property
@@ -35,10 +35,6 @@ class Workbench(Protocol[T]):
 
     def add(self, x: T, value: float) -> T:
         """``x + value`` in fresh memory."""
-        ...
-
-    def copy_(self, target: T, source: T) -> None:
-        """Overwrite ``target``."""
         ...
 
     def values(self, x: T) -> tuple[float, ...]:
@@ -58,13 +54,13 @@ class Workbench(Protocol[T]):
         ...
 
 
-class Work(Routine[[T, float], T, float, T], Generic[T]):
-    """A pure function in several kernels, whose intermediate results share memory in a pool; descriptors are sizes."""
+class Work(Sized[T], Generic[T]):
+    """A pure function in several kernels, whose intermediate results share memory in a pool."""
 
     def __init__(self, bench: Workbench[T], lazy: Iterable[float] = (), touch: Callable[[str], object] = lambda name: None) -> None:
         """``lazy`` are the sizes that a miss may capture; ``touch`` is called in the middle of whatever uses the device."""
+        super().__init__(bench, lazy)
         self._bench = bench
-        self._lazy = frozenset(lazy)
         self._touch = touch
 
     def eager_call(self, x: T, units: float) -> T:
@@ -74,22 +70,6 @@ class Work(Routine[[T, float], T, float, T], Generic[T]):
         self._touch("body")
         return self._bench.add(x, 3)
 
-    def resolve_runtime(
-        self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[float]
-    ) -> Resolution[float]:
-        """As `Routine.resolve_runtime`."""
-        units = args[1]
-        assert isinstance(units, float)
-        return Resolution(units, units if units in available else None)
-
-    def make_lazy_descriptor(self, runtime_key: Hashable) -> float | None:
-        """As `Routine.make_lazy_descriptor`."""
-        return runtime_key if isinstance(runtime_key, float) and runtime_key in self._lazy else None
-
-    def allocate_buffers(self, descriptor: float) -> T:
-        """As `Routine.allocate_buffers`."""
-        return self._bench.full(descriptor, 0)
-
     def forward_for_capture(self, descriptor: float, buffers: T) -> object:
         """As `Routine.forward_for_capture`."""
         return self.eager_call(buffers, descriptor)
@@ -97,11 +77,7 @@ class Work(Routine[[T, float], T, float, T], Generic[T]):
     def copy_runtime_inputs(self, descriptor: float, buffers: T, x: T, units: float) -> None:
         """As `Routine.copy_runtime_inputs`."""
         self._touch("inputs")
-        self._bench.copy_(buffers, x)
-
-    def output_after_replay(self, descriptor: float, buffers: T, output: object, x: T, units: float) -> T:
-        """As `Routine.output_after_replay`."""
-        return output  # type: ignore[return-value]  # what `forward_for_capture` returned
+        super().copy_runtime_inputs(descriptor, buffers, x, units)
 
 
 class Stage(Generic[T]):

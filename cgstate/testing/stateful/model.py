@@ -57,6 +57,7 @@ class Model:
 
     Attributes:
         manager: Its state.
+        served: Whether the open transaction began while the manager was serving.
         entries: By name.
         needs: By component, the dependencies it has.
         suspended: Dependencies that are not there now.
@@ -68,6 +69,7 @@ class Model:
 
     def __init__(self) -> None:
         self.manager = M.NEW
+        self.served = False
         self.entries: dict[str, Note] = {}
         self.needs: dict[str, frozenset[str]] = {}
         self.concurrent: dict[str, bool] = {}
@@ -87,9 +89,6 @@ class Model:
     def serving(self) -> bool:
         """Whether entries may be leased."""
         return self.manager is M.SERVING or (self.manager is M.CAPTURING and self.served)
-
-    served = False
-    """Whether the open transaction began while the manager was serving."""
 
     def resident(self, component: str) -> bool:
         """Whether all that a component needs is there."""

@@ -5,18 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from cgstate.backends.base import Backend
 from cgstate.backends.cuda import CudaBackend
 from cgstate.backends.cuda.pools import CudaPool
-from cgstate.routine import BucketedRoutine
-from cgstate.runtime.component import CaptureMode, Component, LeasedComponent
 from cgstate.testing.stateful.bed import Bed, Capabilities, EnginePool
-from cgstate.testing.stateful.setup import Setup
-from cgstate.testing.stateful.simulated import SAMPLES, SIZES
+from cgstate.testing.stateful.default_model import DefaultModel
 from cgstate.testing.stateful.subject import Subject
 
 __all__ = ["CudaBed", "TorchBed", "TorchModel"]
@@ -24,19 +21,17 @@ __all__ = ["CudaBed", "TorchBed", "TorchModel"]
 WIDTH = 64
 
 
-class TorchModel:
-    """The default model in torch: two components over shared weights, in float64, so that shapes hardly change answers.
+class TorchModel(DefaultModel[torch.Tensor]):
+    """The default model in torch, in float64, so that shapes hardly change answers.
 
     Args:
         device: Where its tensors are.
-        tolerance: The largest difference between a padded answer and an unpadded one.
+        tolerance: As `DefaultModel`.
     """
 
     def __init__(self, device: str, tolerance: float = 1e-9) -> None:
         self._device = device
-        self._tolerance = tolerance
-        self._content = {"weights": 0.5, "cache": 2.0}
-        self._memory = {name: self._fresh(name) for name in self._content}
+        super().__init__(tolerance)
 
     def _fresh(self, name: str) -> torch.Tensor:
         value = self._content[name]
@@ -44,24 +39,6 @@ class TorchModel:
         ramp = torch.arange(size, dtype=torch.float64, device=self._device) / size
         made = torch.cos(ramp * (3 + value)) + value / 8
         return made.view(WIDTH, WIDTH) if name == "weights" else made
-
-    def subjects(self, setup: Setup) -> list[Subject]:
-        """A component that copies its answers, and one that lends them; the second reads a cache as well."""
-        declared, lazy = (SIZES[:1], SIZES) if setup.mode is CaptureMode.PRECAPTURE_LAZY else (SIZES, SIZES)
-        samples = [(self._input(*sample),) for sample in SAMPLES]
-        config = {"isolation": setup.isolation.value, "max_extra_graphs": setup.extra, "admit_after": setup.admit_after}
-        keys: dict[str, Any] = {
-            "capture_mode": setup.mode,
-            "concurrent_leases": setup.concurrent,
-            "collective": setup.ranks,
-            "tolerance": self._tolerance,
-        }
-        net = Component("net", self._routine(self._net, lazy), declared, dependencies=["weights"], **keys)
-        out = LeasedComponent("out", self._routine(self._out, lazy), declared, dependencies=["weights", "cache"], **keys)
-        return [Subject(net, samples, config), Subject(out, samples, config)]
-
-    def _routine(self, call: Any, sizes: Sequence[int]) -> BucketedRoutine[..., torch.Tensor]:
-        return BucketedRoutine(call, self._example, sizes=sizes)
 
     def _input(self, size: int, value: float) -> torch.Tensor:
         ramp = torch.arange(size * WIDTH, dtype=torch.float64, device=self._device)
@@ -75,18 +52,6 @@ class TorchModel:
 
     def _out(self, x: torch.Tensor) -> torch.Tensor:
         return x @ self._memory["weights"] + self._memory["cache"]
-
-    def take_away(self, name: str) -> None:
-        """Overwrite memory."""
-        self._memory[name].zero_()
-
-    def bring_back(self, name: str, *, elsewhere: bool) -> None:
-        """Put the content back, or new content elsewhere."""
-        if elsewhere:
-            self._content[name] += 1.0
-            self._memory[name] = self._fresh(name)
-        else:
-            self._memory[name].copy_(self._fresh(name))
 
 
 class TorchBed(Bed):
@@ -129,8 +94,8 @@ class TorchBed(Bed):
 
     def make_components(self) -> Sequence[Subject]:
         """The default model; its first tensors are there before a call comes on another stream."""
-        self.model = TorchModel(self.place)
-        subjects: list[Subject] = self.model.subjects(self.setup)
+        model = self.model = TorchModel(self.place)
+        subjects = model.subjects(self.setup)
         self.wait()
         return subjects
 

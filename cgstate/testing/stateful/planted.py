@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 from unittest.mock import patch
 
 from cgstate.backends.undo import UndoLog
-from cgstate.lifecycle.states import EntryState, ManagerState
+from cgstate.lifecycle.states import ManagerState
 from cgstate.runtime import dependency, ending, leasing, manager, memory, residency
 from cgstate.runtime.books import Books
 from cgstate.runtime.domain import Domain
-from cgstate.runtime.entry import Entry
 from cgstate.runtime.failure import NegativeCache
 from cgstate.runtime.leased import LeasedOutput
 from cgstate.runtime.pool import Pool
@@ -25,13 +24,12 @@ from cgstate.runtime.reclaimer import Reclaimer
 from cgstate.runtime.record import ComponentRecord
 from cgstate.runtime.stats import BoundedCounter
 from cgstate.runtime.turn import Turn
+from cgstate.testing.plantings import Patch, destroys_in_captures, eviction_ignores_leases, suspend_does_not_wait
 from cgstate.testing.stateful.bed import Bed
 from cgstate.testing.stateful.errors import Violated
 from cgstate.testing.stateful.walk import STEPS, steady, walk_once
 
 __all__ = ["PLANTED", "Planted", "examples_until_found"]
-
-Breaking: TypeAlias = "Callable[[], Any]"
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,10 @@ class Planted:
     kind: str
     name: str
     story: str
-    planting: Breaking
+    planting: Callable[[], Patch]
 
 
-def _retired_pool_is_opened() -> Any:
+def _retired_pool_is_opened() -> Patch:
     right = Domain.open_pool
 
     def open_pool(self: Domain, books: Books) -> Pool:
@@ -60,18 +58,18 @@ def _retired_pool_is_opened() -> Any:
     return patch.object(Domain, "open_pool", open_pool)
 
 
-def _dead_pool_records_again() -> Any:
+def _dead_pool_records_again() -> Patch:
     return patch.object(Books, "retire_pool", lambda self, pool: None)
 
 
-def _nothing_is_undone() -> Any:
+def _nothing_is_undone() -> Patch:
     def fail(self: UndoLog) -> None:
         self._run(failed=False)
 
     return patch.object(UndoLog, "fail", fail)
 
 
-def _estimate_is_too_low() -> Any:
+def _estimate_is_too_low() -> Patch:
     right = memory.profile_memory
 
     def profile_memory(*args: Any) -> Any:
@@ -83,7 +81,7 @@ def _estimate_is_too_low() -> Any:
     return patch.object(memory, "profile_memory", profile_memory)
 
 
-def _ledger_only_grows() -> Any:
+def _ledger_only_grows() -> Patch:
     right = Pool.measure
 
     def measure(self: Pool, *, failed: bool = False) -> int:
@@ -95,27 +93,11 @@ def _ledger_only_grows() -> Any:
     return patch.object(Pool, "measure", measure)
 
 
-def _destroyed_under_replay() -> Any:
+def _destroyed_under_replay() -> Patch:
     return patch.object(Reclaimer, "_passed", lambda self, retired: True)
 
 
-def _destroyed_under_lease() -> Any:
-    right = Entry.evict
-
-    def evict(self: Entry) -> None:
-        if self.state is not EntryState.REPLAYING:
-            return right(self)
-        self.leases = 0
-        self.component.leased -= 1
-        self.component.bound -= 1
-        self.unreclaimed += 1
-        self.state = EntryState.EVICTED
-        return None
-
-    return patch.object(Entry, "evict", evict)
-
-
-def _moved_memory_retires_nothing() -> Any:
+def _moved_memory_retires_nothing() -> Patch:
     def invalidate(books: Books, dependencies: Any) -> int:
         for each in dependencies:
             each.epoch += 1
@@ -124,19 +106,15 @@ def _moved_memory_retires_nothing() -> Any:
     return _both(patch.object(manager, "invalidate", invalidate), patch.object(residency, "invalidate", invalidate))
 
 
-def _suspended_memory_is_used() -> Any:
+def _suspended_memory_is_used() -> Patch:
     return patch.object(residency, "missing", lambda record: ())
 
 
-def _suspend_waits_for_nobody() -> Any:
-    return patch.object(residency, "await_leases", lambda *args: None)
-
-
-def _outputs_never_expire() -> Any:
+def _outputs_never_expire() -> Patch:
     return patch.object(LeasedOutput, "expired", property(lambda self: False))
 
 
-def _streams_do_not_wait() -> Any:
+def _streams_do_not_wait() -> Patch:
     right = Turn.follow
 
     def follow(self: Turn, handle: int, backend: Any) -> None:
@@ -147,25 +125,11 @@ def _streams_do_not_wait() -> Any:
     return patch.object(Turn, "follow", follow)
 
 
-def _reclaims_in_captures() -> Any:
-    right = Reclaimer._take
-
-    def take(self: Reclaimer) -> Any:
-        gate = self.books.gate
-        free, gate.free = gate.free, True
-        try:
-            return right(self)
-        finally:
-            gate.free = free
-
-    return patch.object(Reclaimer, "_take", take)
-
-
-def _replays_in_captures() -> Any:
+def _replays_in_captures() -> Patch:
     return patch.object(leasing, "_await_gate", lambda entry, thread: False)
 
 
-def _evicted_graphs_are_offered() -> Any:
+def _evicted_graphs_are_offered() -> Patch:
     right = ComponentRecord.refresh
 
     def refresh(self: ComponentRecord) -> None:
@@ -176,18 +140,18 @@ def _evicted_graphs_are_offered() -> Any:
     return patch.object(ComponentRecord, "refresh", refresh)
 
 
-def _close_returns_nothing() -> Any:
+def _close_returns_nothing() -> Patch:
     return patch.object(manager.GraphManager, "_return_bytes", lambda self: None)
 
 
-def _failures_are_never_forgotten() -> Any:
+def _failures_are_never_forgotten() -> Patch:
     def remember(self: NegativeCache, component: str, descriptor: Any, failure: Any) -> None:
         self._records[component, descriptor] = failure
 
     return patch.object(NegativeCache, "remember", remember)
 
 
-def _every_miss_is_kept() -> Any:
+def _every_miss_is_kept() -> Patch:
     def add(self: BoundedCounter, key: Any) -> None:
         self.total += 1
         self._counts[key] += 1
@@ -195,7 +159,7 @@ def _every_miss_is_kept() -> Any:
     return patch.object(BoundedCounter, "add", add)
 
 
-def _refused_close_stops_serving() -> Any:
+def _refused_close_stops_serving() -> Patch:
     @contextmanager
     def drained(books: Books, event: str, timeout: float | None) -> Iterator[None]:
         with books.gate.lock:
@@ -208,7 +172,7 @@ def _refused_close_stops_serving() -> Any:
     return patch.object(manager, "drained", drained)
 
 
-def _epochs_are_not_noted() -> Any:
+def _epochs_are_not_noted() -> Patch:
     def invalidate(books: Books, dependencies: Any) -> int:
         touched = set()
         for each in dependencies:
@@ -233,14 +197,14 @@ PLANTED = (
     Planted("K03", "estimate", "the estimate's upper bound is half of what is needed", _estimate_is_too_low),
     Planted("K04", "ledger", "what a pool is charged never becomes less", _ledger_only_grows),
     Planted("K05", "evicted alive", "graphs are destroyed while the device replays them", _destroyed_under_replay),
-    Planted("K05", "evicted alive", "an eviction does not wait for leases", _destroyed_under_lease),
+    Planted("K05", "evicted alive", "an eviction does not wait for leases", eviction_ignores_leases),
     Planted("K06", "baked address", "nothing is retired when memory moves", _moved_memory_retires_nothing),
     Planted("K06", "baked address", "only one domain is retired when memory moves", _epochs_are_not_noted),
     Planted("K07", "residency", "memory that is suspended is used", _suspended_memory_is_used),
     Planted("K08", "output alias", "lent outputs never expire", _outputs_never_expire),
     Planted("K09", "stream order", "replays on two streams do not wait for each other", _streams_do_not_wait),
-    Planted("K10", "threads", "memory is suspended while another thread holds a lease on it", _suspend_waits_for_nobody),
-    Planted("K11", "finaliser", "what is retired is destroyed while a capture is open", _reclaims_in_captures),
+    Planted("K10", "threads", "memory is suspended while another thread holds a lease on it", suspend_does_not_wait),
+    Planted("K11", "finaliser", "what is retired is destroyed while a capture is open", destroys_in_captures),
     Planted("K12", "in capture", "a graph may be replayed inside of a capture", _replays_in_captures),
     Planted("K13", "dispatch", "graphs that were evicted are still offered to calls", _evicted_graphs_are_offered),
     Planted("K15", "teardown", "close gives nothing back", _close_returns_nothing),

@@ -7,7 +7,7 @@ thread. Whoever would have to wait learns at once that time has passed; who woul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from weakref import WeakValueDictionary
 
@@ -49,14 +49,18 @@ class PlayedSync:
         self.now += 1000
         return self.now
 
-    @contextmanager
-    def as_thread(self, thread: int) -> Iterator[None]:
+    def as_thread(self, thread: int) -> AbstractContextManager[None]:
         """Let the block be called by another thread."""
-        before, self.thread = self.thread, thread
+        return _AsThread(self, thread)
+
+    @contextmanager
+    def while_waiting(self, act: Callable[[], None]) -> Iterator[None]:
+        """Let another thread do ``act``, once, when the block has to wait."""
+        self.meanwhile = act
         try:
             yield
         finally:
-            self.thread = before
+            self.meanwhile = None
 
     def lock(self) -> PlayedLock:
         """As `Sync.lock`."""
@@ -65,6 +69,22 @@ class PlayedSync:
     def condition(self, lock: object) -> PlayedCondition:
         """As `Sync.condition`."""
         return PlayedCondition(self, lock)
+
+
+class _AsThread:
+    """Another thread calls, for a block; a generator would take several times as long, and every call is made in one."""
+
+    __slots__ = ("_before", "_sync", "_thread")
+
+    def __init__(self, sync: PlayedSync, thread: int) -> None:
+        self._sync = sync
+        self._thread = thread
+
+    def __enter__(self) -> None:
+        self._before, self._sync.thread = self._sync.thread, self._thread
+
+    def __exit__(self, *_: object) -> None:
+        self._sync.thread = self._before
 
 
 _syncs: WeakValueDictionary[str, PlayedSync] = WeakValueDictionary()

@@ -24,8 +24,8 @@ def collect(read: Callable[[], Iterable[Record]]) -> Document:
 
     Keys: ``head``; ``lanes``, an entity each; ``events``, each a list of number, nanoseconds, lane, what, state before, state
     afterwards, thread and the rest as a mapping; ``bytes``, lists of event index, lane of a pool and its bytes from there on;
-    ``broken``, what the checker found; ``missing``, events that the recorder did not keep; ``looks`` and ``legend``, how states
-    look. Names of the same machine share a lane, one after the other.
+    ``broken``, what the checker found, and ``violations``, how often; ``missing``, events that the recorder did not keep; ``looks``
+    and ``legend``, how states look; ``order``, that of the machines. Names of the same machine share a lane, one after the other.
 
     Args:
         read: Makes the records; called twice, for the check and for the page.

@@ -85,7 +85,7 @@ for (const lane of order.filter((lane) => trace.lanes[lane].machine === "pool"))
   at("pools").tBodies[0].append(row);
   pools.set(lane, {row, state, size, bar});
 }
-const largest = Math.max(1, ...trace.bytes.map(([, , size]) => size));
+const largest = trace.bytes.reduce((most, [, , size]) => Math.max(most, size), 1);
 
 /* -- what does: the chosen event and the chosen entity -- */
 

@@ -237,7 +237,7 @@ def test_what_a_model_declares_is_checked(declare: Any, message: str) -> None:
         ({"supported_config_keys": "buckets"}, "supported_config_keys of net must be a sequence of"),
         ({"dependencies": "weights"}, "dependencies of net must be a sequence of"),
     ],
-    ids=str,
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else given,
 )
 def test_a_wrong_component_is_refused_where_it_is_made(keys: dict[str, Any], message: str) -> None:
     right = {"component_id": "net", "routine": Model().routines["first"], "descriptors": sizes(2)}

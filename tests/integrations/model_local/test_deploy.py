@@ -46,6 +46,9 @@ def test_the_mapping_is_at_the_top_or_in_the_one_stage_that_has_it(tmp_path: Pat
     assert read_deploy(str(written(tmp_path, "stages: []"))) is None
 
 
+BOMB = "a0: &a0 [lol]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)) + "{}"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -55,6 +58,9 @@ def test_the_mapping_is_at_the_top_or_in_the_one_stage_that_has_it(tmp_path: Pat
         ("[" * 1000, "is no YAML that can be read"),
         ("a: 1\na: 2", "key 'a' is given twice"),
         ("model_local_cudagraph: {vocoder: {max_extra_graphs: 1, max_extra_graphs: 2}}", "key 'max_extra_graphs' is given twice"),
+        (BOMB.format("stages: *a8"), "with its aliases written out it is larger than"),
+        (BOMB.format("model_local_cudagraph: {<<: *a8}"), "with its aliases written out it is larger than"),
+        ("model_local_cudagraph: &a {vocoder: *a}", "or contains itself"),
         ("model_local_cudagraph: 3", "model_local_cudagraph must map component ids to their options, not 3"),
         ("model_local_cudagraph: !!python/object/apply:os.getcwd []", "is no YAML that can be read"),
         ("stages: 3", "stages must be a list, not 3"),
@@ -69,6 +75,11 @@ def test_the_mapping_is_at_the_top_or_in_the_one_stage_that_has_it(tmp_path: Pat
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(cgstate.ConfigError, match=message):
         read_deploy(written(tmp_path, text))
+
+
+def test_aliases_may_repeat_what_is_small(tmp_path: Path) -> None:
+    text = "model_local_cudagraph: {vocoder: &same {max_extra_graphs: 1}, talker: *same}"
+    assert read_deploy(written(tmp_path, text)) == {name: {"max_extra_graphs": 1} for name in ("vocoder", "talker")}
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What both generators share: weighted choice, and bodies.
+"""What both generators share: carrying out, weighted choice, and bodies.
 
 Programs are drawn step by step while they run on a simulator of their own, because what may come next depends on what came of the
 steps before. Only `Random.randrange` is used, whose sequence is the same in every Python release.
@@ -6,12 +6,13 @@ steps before. Only `Random.randrange` is used, whose sequence is the same in eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from random import Random
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from cgstate.testing.fidelity.programs.body import has
-from cgstate.testing.fidelity.programs.machine import STREAMS
+from cgstate.testing.fidelity.programs.machine import STREAMS, Machine
 from cgstate.testing.fidelity.programs.program import Json, Step
 
 V = TypeVar("V")
@@ -25,6 +26,15 @@ LARGE = (1.5, 2.0, 4.0, 6.0, 9.5)
 """Units of allocations that share large segments."""
 HUGE = (10.0, 11.0, 12.0)
 """Units of allocations with a segment of their own."""
+
+
+def carried_out(steps: Iterable[Step], machine: Machine[Any], count: int) -> tuple[Step, ...]:
+    """The first ``count`` of ``steps``, each done on ``machine`` before the next is drawn."""
+    done: list[Step] = []
+    for step in islice(steps, count):
+        machine.do(step)
+        done.append(step)
+    return tuple(done)
 
 
 def pick(random: Random, among: Sequence[V]) -> V:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 from cgstate.backends.sim import SimConfig
 from cgstate.testing.fidelity.bench_sim import SimBench
 from cgstate.testing.fidelity.programs.device import DeviceMachine, Graphed, Left
-from cgstate.testing.fidelity.programs.draw import HUGE, LARGE, SMALL, Option, chance, choose, draw_body, insert, pick
+from cgstate.testing.fidelity.programs.draw import HUGE, LARGE, SMALL, Option, carried_out, chance, choose, draw_body, insert, pick
 from cgstate.testing.fidelity.programs.machine import STREAMS
 from cgstate.testing.fidelity.programs.program import Json, Step
 
@@ -21,15 +22,7 @@ STEPS = 18
 def draw_steps(seed: int) -> tuple[Step, ...]:
     """The steps of one program."""
     machine = DeviceMachine(SimBench(SimConfig(sanitize=True)))
-    drawing = _Drawing(Random(seed), machine)
-    steps = [drawing.tensor(), drawing.pool()]
-    for step in steps:
-        machine.do(step)
-    while len(steps) < STEPS:
-        step = drawing.next()
-        machine.do(step)
-        steps.append(step)
-    return tuple(steps)
+    return carried_out(_Drawing(Random(seed), machine).steps(), machine, STEPS)
 
 
 class _Drawing:
@@ -39,7 +32,13 @@ class _Drawing:
         self._tensors = 0
         self._cut = chance(random, 30)  # a third of the programs never fail, and go further
 
-    def next(self) -> Step:
+    def steps(self) -> Iterator[Step]:
+        """Steps without end."""
+        yield from (self._tensor(), self._pool())
+        while True:
+            yield self._next()
+
+    def _next(self) -> Step:
         """The next step, out of those that are defined now."""
         machine, random = self._machine, self._random
         alive = [name for name, graphed in machine.graphs.items() if graphed.alive]
@@ -50,7 +49,7 @@ class _Drawing:
         recording = bool(machine.leftovers)
         pools = sorted(machine.owned.keys() - machine.dropped)
         options: list[Option] = [
-            (4, self.tensor),
+            (4, self._tensor),
             (2, lambda: {"op": "draw", "on": self._anywhere()}),
             (1, lambda: {"op": "seed", "seed": 1 + random.randrange(3)}),
             (2, lambda: {"op": "flush"}),
@@ -61,7 +60,7 @@ class _Drawing:
         if not self._cut:
             options.append((1, lambda: {"op": "too much"}))
         if len(machine.handles) < 5:
-            options.append((2, self.pool))
+            options.append((2, self._pool))
         if len(machine.graphs) < 9:
             options.append((14, self._capture))
         if whole:
@@ -86,7 +85,7 @@ class _Drawing:
             options.append((6, lambda: {"op": "restore stream"}))
         return choose(random, options)
 
-    def tensor(self) -> Step:
+    def _tensor(self) -> Step:
         """A new eager tensor."""
         random = self._random
         self._tensors += 1
@@ -99,7 +98,7 @@ class _Drawing:
             "on": self._anywhere(),
         }
 
-    def pool(self) -> Step:
+    def _pool(self) -> Step:
         """A new pool."""
         return {"op": "pool", "name": f"p{len(self._machine.handles)}", "kind": pick(self._random, ("owned", "owned", "handle"))}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any, cast
 
 from cgstate.backends.sim import SimConfig
 from cgstate.lifecycle.states import EntryState, ManagerState
 from cgstate.testing.fidelity.bench_sim import SimBench
-from cgstate.testing.fidelity.programs.draw import HUGE, LARGE, Option, chance, choose, draw_body, insert, pick
+from cgstate.testing.fidelity.programs.draw import HUGE, LARGE, Option, carried_out, chance, choose, draw_body, insert, pick
 from cgstate.testing.fidelity.programs.machine import STREAMS
 from cgstate.testing.fidelity.programs.program import Json, Step
 from cgstate.testing.fidelity.programs.runtime import RuntimeMachine
@@ -25,20 +26,8 @@ STEPS = 24
 
 def draw_steps(seed: int) -> tuple[Step, ...]:
     """The steps of one program."""
-    random = Random(seed)
     machine = RuntimeMachine(SimBench(SimConfig(sanitize=True)))
-    drawing = _Drawing(random, machine)
-    steps = [drawing.manage(), *drawing.inputs()]
-    for step in steps:
-        machine.do(step)
-    if chance(random, 60):
-        steps.append(drawing.prepare())
-        machine.do(steps[-1])
-    while len(steps) < STEPS:
-        step = drawing.next()
-        machine.do(step)
-        steps.append(step)
-    return tuple(steps)
+    return carried_out(_Drawing(Random(seed), machine).steps(), machine, STEPS)
 
 
 class _Drawing:
@@ -46,13 +35,20 @@ class _Drawing:
         self._random = random
         self._machine = machine
         self._leases = 0
-        self._prepared = 0
 
-    def manage(self) -> Step:
+    def steps(self) -> Iterator[Step]:
+        """Steps without end."""
+        yield from (self._manage(), *self._inputs())
+        if chance(self._random, 60):
+            yield self._prepare()
+        while True:
+            yield self._next()
+
+    def _manage(self) -> Step:
         """A new manager."""
         return {"op": "manage", "isolation": pick(self._random, ISOLATIONS), "mode": pick(self._random, MODES)}
 
-    def inputs(self) -> list[Step]:
+    def _inputs(self) -> list[Step]:
         """The static inputs of the low-level door. They stay: graphs have them baked in."""
         random = self._random
         return [
@@ -60,17 +56,16 @@ class _Drawing:
             for at in range(INPUTS)
         ]
 
-    def prepare(self) -> Step:
+    def _prepare(self) -> Step:
         """Declare one or two components."""
-        self._prepared += 1
         return {"op": "prepare", "components": [self._component(at) for at in range(1 + self._random.randrange(2))]}
 
-    def next(self) -> Step:
+    def _next(self) -> Step:
         """The next step."""
         machine, random = self._machine, self._random
         manager = machine.manager
         if manager.state is ManagerState.CLOSED and chance(random, 70):
-            return self.manage()
+            return self._manage()
         bound = self._entries(EntryState.BOUND, EntryState.REPLAYING)
         known = self._entries(*EntryState)
         components = sorted(manager._books.components)
@@ -88,7 +83,7 @@ class _Drawing:
         if not machine.growing:
             options.append((1, lambda: {"op": "close"}))  # else it would rightly leave workspaces behind
         if manager.state is ManagerState.NEW:
-            options.append((6, self.prepare))
+            options.append((6, self._prepare))
         if machine.components:
             options.append((12, self._call))
             options.append((3, self._spoil))

@@ -18,7 +18,7 @@ from cgstate.testing.fidelity.bench import Bench, OwnedPool, RawGraph
 from cgstate.testing.fidelity.programs.body import Body
 from cgstate.testing.fidelity.programs.machine import Machine
 from cgstate.testing.fidelity.programs.program import Json, Seen, Step
-from cgstate.testing.fidelity.programs.sized import Sized
+from cgstate.testing.fidelity.programs.scripted import Scripted
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class RuntimeMachine(Machine[T]):
     def __init__(self, bench: Bench[T]) -> None:
         super().__init__(bench)
         self.components: dict[str, Component[[T, float], T]] = {}
-        self.routines: dict[str, Sized[T]] = {}
+        self.routines: dict[str, Scripted[T]] = {}
         self.leases: dict[str, Lease] = {}
         self.bystanders: dict[str, RawGraph] = {}
         self.growing: set[str] = set()
@@ -159,7 +159,7 @@ class RuntimeMachine(Machine[T]):
                 pass
             case _:
                 raise AssertionError(f"not a component: {component}")
-        routine = Sized(self.bench, self.body, body, frozenset(_float(size) for size in lazy))
+        routine = Scripted(self.bench, self.body, body, frozenset(_float(size) for size in lazy))
         self.routines[name] = routine
         self.components[name] = Component(
             name,

@@ -247,8 +247,7 @@ def forecast(play: Play, subject: Subject, sample: int) -> Forecast:
         wanted = _wanted(subject, args, resolution.runtime_key, record.declared, available)
     if wanted is None:
         return _eager(Fallback.miss)
-    allowed = wanted in record.declared or record.config.max_extra_graphs != 0
-    return _lazily(play, subject, f"{name}[{wanted!r}]", allowed=allowed)
+    return _lazily(play, subject, f"{name}[{wanted!r}]")
 
 
 def _wanted(
@@ -264,8 +263,8 @@ def _wanted(
     return made
 
 
-def _lazily(play: Play, subject: Subject, entry: str, *, allowed: bool) -> Forecast:
-    """A miss that may capture: whether it has to depends on the room there is; ``allowed``: whether there is any for it at all."""
+def _lazily(play: Play, subject: Subject, entry: str) -> Forecast:
+    """A miss that may capture: whether it has to depends on the room there is."""
     model = play.model
     lazy = LAZY | {Fallback.vote} if play.ranks.disagree else LAZY
     note = model.entries.get(entry)
@@ -273,8 +272,6 @@ def _lazily(play: Play, subject: Subject, entry: str, *, allowed: bool) -> Forec
         return Forecast(entry, lazy | {Fallback.unavailable})  # retiring: another lease holds it
     if play.transaction is not None:
         return Forecast("", lazy | {Fallback.capture_busy})
-    if not allowed:
-        return Forecast("", lazy)
     view = next(each for each in play.world.components if each.name == subject.name)
     certain = (
         view.held < view.capacity

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum, auto
+from functools import cache
 from typing import ClassVar
 
 from cgstate.backends.base import Footprint
@@ -21,8 +22,8 @@ from cgstate.lifecycle.states import (
     ManagerEvent,
     ManagerState,
     PoolEvent,
-    PoolKind,
 )
+from cgstate.testing.stateful.bed import Capabilities
 from cgstate.testing.stateful.errors import Violated
 from cgstate.testing.stateful.play import HAND, GivenUp, Handmade, Pinned, Play
 from cgstate.testing.stateful.step import Event, Step
@@ -158,12 +159,12 @@ def _missing(play: Play) -> set[str]:
 def _was_clean(play: Play, entry: str, before: Footprint) -> None:
     """A failed capture leaves stream, generator and bytes as they were; growth of pools that others live in is charged (I12).
 
-    So is what captures before it in the transaction grew in the host engine's pool. Bytes may have become fewer: what only waited
-    to be given back has gone.
+    So is what captures before it in the transaction grew there. Bytes may have become fewer: what only waited to be given back has
+    gone.
     """
     gc.collect()
     after = play.footprint()
-    kept = {pool.id: pool.charged if pool.kind is PoolKind.foreign else pool.wasted for pool in play.books.pools}
+    kept = {pool.id: pool.wasted for pool in play.books.pools}
     was: dict[str, object] = {"stream": before.stream, "generator": before.generator, "capturing": before.capturing}
     now: dict[str, object] = {"stream": after.stream, "generator": after.generator, "capturing": after.capturing}
     stranded: dict[str, int] = {}
@@ -268,15 +269,7 @@ class Capture(Step):
     @classmethod
     def candidates(cls, play: Play) -> Iterable[Step]:
         """Two descriptors, and everything that may happen meanwhile; in segments and pinned while little else does."""
-        if play.transaction is None:
-            return
-        can = play.bed.can
-        for number in range(len(play.hand_descriptors)):
-            for meanwhile in Meanwhile:
-                if meanwhile is not Meanwhile.advance or can.clock:
-                    yield cls(number, meanwhile)
-            for how in [How.segments] * can.segments + [How.pinned] * can.pins:
-                yield from (cls(number, meanwhile, how) for meanwhile in (Meanwhile.nothing, Meanwhile.call, Meanwhile.fail))
+        return () if play.transaction is None else _captures(len(play.hand_descriptors), play.bed.can)
 
     def name(self, play: Play) -> str:
         """The entry."""
@@ -357,6 +350,16 @@ class Capture(Step):
         play.handmade[name] = handmade
         play.model.moved.discard(name)
         play.model.record(name)
+
+
+@cache
+def _captures(descriptors: int, can: Capabilities) -> tuple[Capture, ...]:
+    """Every capture of so many descriptors."""
+    meanwhile = [each for each in Meanwhile if each is not Meanwhile.advance or can.clock]
+    hows = [How.segments] * can.segments + [How.pinned] * can.pins
+    ways = [(each, How.whole) for each in meanwhile]
+    ways += [(each, how) for how in hows for each in (Meanwhile.nothing, Meanwhile.call, Meanwhile.fail)]
+    return tuple(Capture(number, each, how) for number in range(descriptors) for each, how in ways)
 
 
 class _Interrupt(BaseException):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 from cgstate.lifecycle.states import ManagerEvent
@@ -107,12 +108,7 @@ class Break(Step):
         injector: Any = play.backend.faults  # type: ignore[attr-defined]  # the capability says so
         for call in (*sorted(injector.calls), *["graph_replay"] * OFTEN):
             if call not in UNBREAKABLE:
-                yield cls(call, "after")
-                if call != "undo: restore the stream":  # the caller's later work would run on the capture stream
-                    yield cls(call, "before")
-                    yield cls(call, "before", 3)
-                if call in ("allocate", "open_capture"):
-                    yield cls(call, "before", 1, True)
+                yield from _breaks(call)
 
     def run(self, play: Play) -> None:
         """Plan it."""
@@ -122,6 +118,7 @@ class Break(Step):
 
             error = SimOutOfMemory("an injected shortage")
         play.stingy = play.stingy or self.call in RETURNING
+        play.stuck = play.stuck or (self.call, self.when) == ("undo: heal the generator", "before")
         injector: Any = play.backend.faults  # type: ignore[attr-defined]  # the capability says so
         injector.inject(self.call, when=self.when, nth=self.nth, error=error)
 
@@ -142,6 +139,21 @@ RETURNING = frozenset(
 )
 """Calls that give something back: nobody can, where these fail."""
 
+
+@cache
+def _breaks(call: str) -> tuple[Break, ...]:
+    """The ways to break one call."""
+    ways = [Break(call, "after")]
+    if call not in LASTING:
+        ways += [Break(call, "before"), Break(call, "before", 3)]
+    if call in ("allocate", "open_capture"):
+        ways.append(Break(call, "before", 1, True))
+    return tuple(ways)
+
+
+LASTING = frozenset({"undo: restore the stream", "undo: stop routing", "undo: end the capture"})
+"""What nobody makes good once it was left out: later work would run on the capture stream, in its pool or in a capture for ever."""
+
 UNBREAKABLE = frozenset({"footprint", "host_read", "host_write", "pool_reserved_bytes", "synchronize"})
 """Calls that the harness makes itself, or the model's own code; and what only reads the allocator's books."""
 
@@ -160,14 +172,16 @@ class BreakRoutine(Step):
     def candidates(cls, play: Play) -> Iterable[Step]:
         """Every method."""
         if play.setup.faulty and play.pending_faults < MOST_FAULTS and not play.lost:
-            for method in METHODS:
-                yield cls(method, "before")
-                yield cls(method, "after")
-                yield cls(method, "before", 2)
+            yield from _BROKEN_ROUTINES
 
     def run(self, play: Play) -> None:
         """Plan it."""
         play.routine_faults.inject(self.method, when=self.when, nth=self.nth)
+
+
+_BROKEN_ROUTINES = tuple(
+    each for method in METHODS for each in (BreakRoutine(method), BreakRoutine(method, "after"), BreakRoutine(method, "before", 2))
+)
 
 
 @dataclass(frozen=True, repr=False)

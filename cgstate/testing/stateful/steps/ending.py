@@ -59,11 +59,8 @@ class Release(Step):
         """Release; nothing is held afterwards, unless something failed on the way: then it is returned later."""
         gc.collect()
         manager, armed = play.of_manager(), play.pending_faults
-        play.sync.meanwhile = lambda: attempt_all(play)
-        try:
+        with play.sync.while_waiting(lambda: attempt_all(play)):
             manager.release(timeout=0.1)
-        finally:
-            play.sync.meanwhile = None
         retire_everything(play)
         play.model.manager = ManagerState.PREPARED
         excused = play.engine or play.stingy or play.lost or play.pending_faults < armed
@@ -91,11 +88,8 @@ class Close(Step):
         """Close, twice."""
         gc.collect()
         manager = play.of_manager()
-        play.sync.meanwhile = lambda: attempt_all(play)
-        try:
+        with play.sync.while_waiting(lambda: attempt_all(play)):
             manager.close(timeout=0.1)
-        finally:
-            play.sync.meanwhile = None
         manager.close()
         retire_everything(play)
         play.model.manager = ManagerState.CLOSED

@@ -68,13 +68,15 @@ class RefusedEvent(Step):
     def legal(self, play: Play) -> bool:
         """Only where no row allows it."""
         found = self._find(play)
-        if found is None:
-            return False
-        machine = found.machine
+        return found is not None and self.refused_by(found)
+
+    def refused_by(self, entity: Steps) -> bool:
+        """Whether no row of the entity allows it."""
+        machine = entity.machine
         event = machine.events(self.event)
-        if not machine.rows_for(found.state, event):  # type: ignore[attr-defined]  # every entity has one
+        if not machine.rows_for(entity.state, event):  # type: ignore[attr-defined]  # every entity has one
             return True
-        return not engine.enabled(machine, engine.observe(machine, found, event, self._parameters(machine)), event)
+        return not engine.enabled(machine, engine.observe(machine, entity, event, self._parameters(machine)), event)
 
     def _find(self, play: Play) -> Steps | None:
         return next((entity for name, entity in entities(play) if name == self.entity), None)
@@ -85,15 +87,15 @@ class RefusedEvent(Step):
 
     def run(self, play: Play) -> None:
         """Attempt it under the device's lock."""
-        before = play.world
-        self.attempt(play)
+        before, entity = play.world, self._find(play)
+        assert entity is not None  # else it would not be legal
+        self.attempt(play, entity)
         play.seen = play.look()
         if play.seen != before:
             raise Violated("a refused event has changed something")
 
-    def attempt(self, play: Play) -> None:
-        """Attempt it, and hold the refusal against the table."""
-        entity: Any = self._find(play)
+    def attempt(self, play: Play, entity: Any) -> None:
+        """Let the entity that it names attempt it, and hold the refusal against the table."""
         machine: Machine = entity.machine
         event, parameters = machine.events(self.event), self._parameters(machine)
         with play.books.gate.lock:
@@ -117,9 +119,10 @@ def attempt_all(play: Play) -> None:
         Violated: something was not refused, or not in the table's words, or has changed something.
     """
     before = play.look()
-    for step in RefusedEvent.candidates(play):
-        if isinstance(step, RefusedEvent) and step.legal(play):
-            step.attempt(play)
+    for name, entity in entities(play):
+        for step in RefusedEvent.of(name, entity):
+            if step.refused_by(entity):
+                step.attempt(play, entity)
     if play.look() != before:
         raise Violated("a refused event has changed something")
 

@@ -118,11 +118,8 @@ class Suspend(_OfDependency):
 
     def run(self, play: Play) -> None:
         """Suspend, and overwrite at once."""
-        play.sync.meanwhile = lambda: attempt_all(play)
-        try:
+        with play.sync.while_waiting(lambda: attempt_all(play)):
             play.of_manager().suspend(self.name, timeout=0.1)
-        finally:
-            play.sync.meanwhile = None
         play.model.suspended.add(self.name)
         with play.calm():
             play.bed.take_away(self.name)
