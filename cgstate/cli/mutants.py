@@ -24,7 +24,7 @@ def mutants(
     only: Annotated[str, typer.Option(help="Mutants whose id matches, e.g. 'entry/release-*' or '*/drop-guard/*'.")] = "*",
     sample: Annotated[int | None, typer.Option(min=1, help="Draw so many of them.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="With --sample: another seed draws others.")] = 0,
-    checkers: Annotated[str, typer.Option(help="Some of z3,walker,tlc,stateful,schedules; else all.")] = "",
+    checkers: Annotated[str | None, typer.Option(help="Some of z3,walker,tlc,stateful,schedules; else all.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="How many mutants at a time.")] = 1,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that one checker has for one mutant.")] = 300,
     evidence: Annotated[
@@ -35,7 +35,7 @@ def mutants(
 ) -> None:
     """Break one row, guard or effect at a time, or plant a fault; say which checkers notice."""
     names = _checkers(checkers)
-    if evidence is not None and checkers:
+    if evidence is not None and checkers is not None:
         raise ConfigError("--evidence is about all checkers: leave out --checkers")
     from cgstate.testing.mutants.checkers import Limits
     from cgstate.testing.mutants.evidence import figures, write
@@ -66,11 +66,11 @@ def mutants(
     raise typer.Exit(Exit.INCONCLUSIVE if Fate.undecided in fates else Exit.HOLDS)
 
 
-def _checkers(text: str) -> tuple[CheckerName, ...]:
+def _checkers(text: str | None) -> tuple[CheckerName, ...]:
     from cgstate.testing.mutants.verdict import CheckerName
 
     known = {each.value: each for each in CheckerName}
-    names = text.split(",") if text else list(known)
+    names = list(known) if text is None else text.split(",")
     for name in names:
         if name not in known:
             raise ConfigError(f"no checker {name!r}; there are {', '.join(known)}")

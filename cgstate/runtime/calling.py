@@ -43,16 +43,15 @@ class Caller:
         "current_handle",
         "exclusive",
         "gate",
-        "give_lock",
         "grad_enabled",
         "index",
+        "lock",
         "output",
         "point",
         "record",
         "resolve",
         "routine",
         "summary_every",
-        "take_lock",
         "tensor",
         "thread_id",
         "ticks",
@@ -69,8 +68,7 @@ class Caller:
         self.index = books.backend.index
         self.capturing = books.backend.capturing
         self.grad_enabled = books.backend.grad_enabled
-        self.take_lock: Callable[[], bool] = books.gate.lock.acquire  # a bound call costs half of what `with` does
-        self.give_lock: Callable[[], None] = books.gate.lock.release
+        self.lock = books.gate.lock
         self.thread_id = books.thread_id
         self.clone: Callable[[object], object] | None = books.backend.clone if clone else None
         self.tensor = books.backend.tensor

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class _Hot(EntrySteps):
     """What a replay touches, next to each other in memory: after a large launch most of the cache is cold."""
 
-    __slots__ = ("current_handle", "fast", "give_lock", "hits", "index", "launch", "seal", "take_lock", "turn")
+    __slots__ = ("current_handle", "fast", "hits", "index", "launch", "lock", "seal", "turn")
 
 
 class Entry(_Hot):
@@ -87,9 +87,7 @@ class Entry(_Hot):
         self.graph: Graph | None = None
         self.output: object = None
         self.launch: Callable[[], None] = _not_bound
-        lock = books.gate.lock
-        self.take_lock: Callable[[], bool] = lock.acquire  # a bound call costs half of what `with` does
-        self.give_lock: Callable[[], None] = lock.release
+        self.lock = books.gate.lock
         self.current_handle: Callable[[int], int] = books.backend.current_handle
         self.index = books.backend.index
 

@@ -10,6 +10,9 @@ would ask of other objects is therefore asked once, and the entry *sealed*: `Ent
 all of it holds. Who changes any of it breaks the seal, under the same lock: the tables' steps (`Steps.unseal`), whoever takes or
 disturbs the turn (`Turn`), and what moves or takes away memory (`ComponentRecord`).
 
+The lock is taken by `with` and not by a bound `acquire`, which would be quicker: a signal that is handled between that call and the
+`try` behind it would leave the device locked for good.
+
 `replay`, `begin_lease`, `end_lease` and `call` are methods of `Entry`, `Lease`, `Component` and `LeasedComponent`. No allocation
 that can be avoided, no formatting, no logging here.
 """
@@ -39,8 +42,7 @@ def replay(self: Entry) -> None:
         Exception: what the launch itself raised; the entry is FAILED then.
     """
     if self.fast:
-        self.take_lock()
-        try:
+        with self.lock:
             # Acquire and release undo each other's effects, and nobody can look in between: only the guards and the launch remain.
             if (
                 self.state is EntryState_BOUND
@@ -53,8 +55,6 @@ def replay(self: Entry) -> None:
                     raise
                 self.hits += 1
                 return
-        finally:
-            self.give_lock()
     with self.lease() as lease:
         lease.replay()
 
@@ -94,8 +94,7 @@ def begin_lease(self: Lease) -> Lease:
     if self.thread:
         raise leasing.held_already(self)
     thread = books.thread_id()
-    entry.take_lock()
-    try:
+    with entry.lock:
         if (
             entry.fast
             and entry.state is EntryState_BOUND
@@ -118,8 +117,6 @@ def begin_lease(self: Lease) -> Lease:
         self.thread = thread
         self.seen = None
         books.held_leases.add(self)
-    finally:
-        entry.give_lock()
     return self
 
 
@@ -180,8 +177,7 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
         return
     entry = self.entry
     books = entry.manager
-    entry.take_lock()
-    try:
+    with entry.lock:
         if self.thread:
             self.thread = 0
             books.held_leases.discard(self)
@@ -205,8 +201,6 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
                     component.state = EntryState_BOUND
             elif entry.told is None or not release_told(entry, entry.told):
                 leasing.release(entry)
-    finally:
-        entry.give_lock()
     if books.unsettled:
         books.settle()
 
@@ -240,8 +234,7 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
         entry = found
         descriptor, exact = entry.descriptor, False
     thread = self.thread_id()
-    self.take_lock()
-    try:
+    with self.lock:
         turn = entry.turn
         if (
             entry.state is EntryState_BOUND
@@ -269,8 +262,6 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             refused = None
         else:
             refused = self.enter(entry, thread)
-    finally:
-        self.give_lock()
     if refused is not None:
         return self.by_eager(refused, args, kwargs)
     turn = entry.turn
@@ -300,8 +291,7 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
     except BaseException as error:
         self.failed(entry, error, launching=launching)
         raise
-    self.take_lock()
-    try:
+    with self.lock:
         entry.hits += 1
         if self.clone is None:
             value = self.lend_out(value, entry, thread)
@@ -329,8 +319,6 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             leasing.release(entry)
         if self.ticks:
             books.clock = entry.last_used = books.clock + 1
-    finally:
-        self.give_lock()
     if books.unsettled:
         books.settle()
     if self.summary_every:

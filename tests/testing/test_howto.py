@@ -59,6 +59,12 @@ def test_a_runner_is_tested_as_the_page_says(shell: pytest.Pytester) -> None:
 
 
 @needs_torch
+def test_a_schedule_test_passes_where_it_is_the_first_to_use_torch(shell: pytest.Pytester) -> None:
+    written("testing.md", shell)
+    run(shell, "test_threads.py").assert_outcomes(passed=1)
+
+
+@needs_torch
 def test_a_failure_reads_as_the_page_says_and_can_be_taken_again(shell: pytest.Pytester) -> None:
     written("testing.md", shell)
     result = run(shell, "test_careless.py")

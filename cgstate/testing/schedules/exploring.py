@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from cgstate.errors import ConfigError
+from cgstate.testing.first_use import finish_importing_torch
 from cgstate.testing.schedules.choosing import Chooser, Deviations, Priorities, Uniform, Written, written
 from cgstate.testing.schedules.errors import ScheduleError, ScheduleFailed
 from cgstate.testing.schedules.program import Case, Decision
@@ -148,6 +149,7 @@ def _run(make: Make, chooser: Chooser, number: int, *, releases: bool, named_poi
 def _no_collection() -> Iterator[None]:
     """Keep the garbage collector out of a run: it would call destructors at moments that no schedule names."""
     enabled = gc.isenabled()
+    finish_importing_torch()
     gc.disable()
     try:
         yield

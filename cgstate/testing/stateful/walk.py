@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 
+from cgstate.testing.first_use import finish_importing_torch
 from cgstate.testing.stateful.bed import Bed
 from cgstate.testing.stateful.coverage import Coverage
 from cgstate.testing.stateful.errors import Violated, forget_frames
@@ -134,6 +135,7 @@ def steady(*, deep: bool = True) -> Iterator[None]:
     log = logging.getLogger("cgstate")
     disabled, collecting = log.disabled, gc.isenabled()
     log.disabled = True
+    finish_importing_torch()
     gc.disable()
     gc.collect(2 if deep else 1)
     gc.freeze()  # what was there before is looked at by no collection of a run
