@@ -12,5 +12,5 @@ def finish_importing_torch() -> None:
     That import keeps its callers in a cycle. In a run without the collector they would hold a capture's tensors, and what
     the manager is charged for them would look like a leak.
     """
-    if "torch" in sys.modules:
+    if sys.modules.get("torch") is not None:
         import_module("torch._dynamo")

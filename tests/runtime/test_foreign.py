@@ -552,7 +552,7 @@ class Pools(RuleBasedStateMachine):
 
 
 def test_pools_of_engines_and_managers_in_any_order() -> None:
-    run_state_machine_as_test(Pools, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(Pools, settings=settings(max_examples=25, stateful_step_count=25, deadline=None))
 
 
 def test_a_backend_says_of_a_dead_pool_what_it_is() -> None:
