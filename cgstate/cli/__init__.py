@@ -23,6 +23,9 @@ from cgstate.cli.mutants import mutants
 from cgstate.cli.trace import trace
 from cgstate.errors import ConfigError
 
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
+"""Every mistake on a command line. Typer exports this kind of it alone; the others are click's or its own, by version."""
+
 app = typer.Typer(
     name="cgstate",
     help="The lifecycle of CUDA graphs: see it run.",
@@ -56,7 +59,17 @@ def _options(
 def main() -> None:
     """The entry point."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except ConfigError as error:
         print(f"cgstate: {error}", file=sys.stderr)
-        raise SystemExit(Exit.USAGE) from None
+        code = Exit.USAGE
+    except _UsageError as error:
+        if words := error.format_message():  # without any, a group has printed its help
+            print(f"cgstate: {_one_line(words)}", file=sys.stderr)
+        code = Exit.USAGE
+    raise SystemExit(code or Exit.HOLDS)
+
+
+def _one_line(words: str) -> str:
+    """What typer says of a mistake, without the mark of the library that found it."""
+    return " ".join(words.replace(": Value error, ", ": ").split())

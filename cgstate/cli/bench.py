@@ -33,7 +33,7 @@ def bench(
         int | None, typer.Option(min=4, max=10_000, help="How often each candidate is timed.", show_default="by backend")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write an evidence file; on a CUDA device only.")] = None,
-    commit: Annotated[str, typer.Option(help="The measured commit, where the checkout has no history.")] = "",
+    commit: Annotated[str, typer.Option(help="With --out: the measured commit, where the checkout has no history.")] = "",
     plot: Annotated[Path | None, typer.Option(help="Draw the result into this SVG.")] = None,
     source: Annotated[Path | None, typer.Option("--from", help="Draw this evidence file instead of measuring.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
@@ -45,6 +45,8 @@ def bench(
     from cgstate.backends.choose import cuda_is_here
     from cgstate.bench import run
 
+    if commit and out is None:
+        raise ConfigError("--commit goes with --out")
     if source is not None:
         if plot is None or out is not None:
             raise ConfigError("--from goes with --plot, and not with --out")
@@ -126,12 +128,18 @@ def _draw_from(source: Path, out: Path) -> None:
     """Draw an evidence file."""
     try:
         document = json.loads(source.read_text(encoding="utf-8"))
-        rows, title = list(document["rows"]), f"{document['command']} on {document['device']}, torch {document['torch']}"
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{source} is no evidence file: {error}") from None
-    _draw(rows, title, out)
+    except ValueError as error:
+        raise ConfigError(f"{source} is no evidence file: it is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{source} is no evidence file: it holds no JSON object")
+    if missing := [key for key in ("command", "device", "torch", "rows") if key not in document]:
+        raise ConfigError(f"{source} is no evidence file: it does not have {', '.join(missing)}")
+    rows = document["rows"]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{source} is no evidence file: its rows are no list of JSON objects")
+    _draw(rows, f"{document['command']} on {document['device']}, torch {document['torch']}", out)
 
 
 def _draw(rows: list[dict[str, object]], title: str, out: Path) -> None:

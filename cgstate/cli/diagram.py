@@ -44,10 +44,12 @@ class ThemeName(StrEnum):
 
 
 def diagram(
-    machine: Annotated[Name, typer.Argument(help="Which machine; overview: how the four step together.")] = Name.overview,
-    format_: Annotated[FormatName, typer.Option("--format", help="How it is written.")] = FormatName.mermaid,
+    machine: Annotated[
+        Name | None, typer.Argument(help="Which machine; overview, the default: how the four step together.", show_default=False)
+    ] = None,
+    format_: Annotated[FormatName | None, typer.Option("--format", help="How it is written, else in Mermaid.")] = None,
     trace: Annotated[Path | None, typer.Option(help="A recorded run: what it has taken is highlighted, with counts.")] = None,
-    theme: Annotated[ThemeName, typer.Option(help="On which ground an SVG is read.")] = ThemeName.light,
+    theme: Annotated[ThemeName | None, typer.Option(help="On which ground an SVG is read, else light.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write it into this file instead of stdout.")] = None,
     check: Annotated[Path | None, typer.Option(help="Compare all diagrams in all formats with those in this directory.")] = None,
     write: Annotated[Path | None, typer.Option(help="Write all diagrams in all formats into this directory.")] = None,
@@ -64,6 +66,10 @@ def diagram(
         raise ConfigError("--out, --check and --write exclude each other")
     if trace is not None and (check is not None or write is not None):
         raise ConfigError("--check and --write are about the tables alone; --trace goes with neither")
+    if any(given is not None for given in (machine, format_, theme)) and (check is not None or write is not None):
+        raise ConfigError("--check and --write are about all diagrams; MACHINE, --format and --theme go with neither")
+    if theme is not None and format_ is not FormatName.svg:
+        raise ConfigError("--theme is about an SVG: it goes with --format svg")
     try:
         if check is not None:
             _report(drawing.check(check), check, as_json=as_json)
@@ -74,8 +80,9 @@ def diagram(
             else:
                 print(f"{len(written)} files written to {write}", file=sys.stderr)
         else:
-            text = drawing.draw(machine, drawing.Format(format_), theme=Theme(theme), taken=_taken(trace))
-            _deliver(text, machine, format_, out, as_json=as_json)
+            name, how, ground = machine or Name.overview, format_ or FormatName.mermaid, theme or ThemeName.light
+            text = drawing.draw(name, drawing.Format(how), theme=Theme(ground), taken=_taken(trace))
+            _deliver(text, name, how, out, as_json=as_json)
     except RendererMissing as missing:
         print(f"cgstate: {missing}", file=sys.stderr)
         raise typer.Exit(Exit.MISSING) from None

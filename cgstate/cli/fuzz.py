@@ -33,7 +33,7 @@ def fuzz(
     examples: Annotated[int, typer.Option(min=1, help="How many runs.")] = 800,
     steps: Annotated[int, typer.Option(min=1, help="How many steps a run takes before it is brought to its end.")] = 60,
     seed: Annotated[int, typer.Option(min=0, help="Of the first run; the next ones follow.")] = 0,
-    limit: Annotated[float | None, typer.Option(min=0, help="Begin no further run after so many seconds.")] = None,
+    limit: Annotated[float | None, typer.Option(min=1, help="Begin no further run after so many seconds.")] = None,
     replay: Annotated[str, typer.Option(help="Take one walk again, by the token that a failure printed.")] = "",
     evidence: Annotated[Path | None, typer.Option(help="With --backend cuda: write what was run, and the result.")] = None,
     commit: Annotated[str, typer.Option(help="With --evidence: the commit, where the checkout has no history.")] = "",
@@ -46,6 +46,8 @@ def fuzz(
 
     if evidence is not None and backend is not Device.cuda:
         raise ConfigError("--evidence is about a GPU: it needs --backend cuda")
+    if commit and evidence is None:
+        raise ConfigError("--commit goes with --evidence")
     if replay:
         seed, steps = parse_token(replay)
         examples = 1

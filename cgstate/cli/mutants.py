@@ -37,6 +37,8 @@ def mutants(
     names = _checkers(checkers)
     if evidence is not None and checkers is not None:
         raise ConfigError("--evidence is about all checkers: leave out --checkers")
+    if commit and evidence is None:
+        raise ConfigError("--commit goes with --evidence")
     from cgstate.testing.mutants.checkers import Limits
     from cgstate.testing.mutants.evidence import figures, write
     from cgstate.testing.mutants.ladder import chosen, climb_all

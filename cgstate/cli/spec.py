@@ -40,6 +40,8 @@ def generate(
     """Write the TLA+ modules and TLC's configurations from the tables."""
     from cgstate.spec import configs
 
+    if check and not out.is_dir():
+        raise ConfigError(f"there is no directory {out}")
     changed = configs.differing(out) if check else configs.write(out)
     for name in changed:
         print(f"{out / name} {'differs' if check else 'written'}")

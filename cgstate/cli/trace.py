@@ -75,7 +75,9 @@ def show(
             raise ConfigError("a page holds the whole trace: leave out --entity, --first and --last, and choose in the browser")
         _write_page(file, html)
         return
-    view = timeline.View(entity, first, last if last is not None else 1 << 62, listed)
+    if last is not None and last < first:
+        raise ConfigError(f"--first {first} comes after --last {last}: there is nothing between them")
+    view = timeline.View(entity, first, last if last is not None else timeline.END, listed)
     timeline.draw(lambda: traces.read(file), Console(), view)
 
 

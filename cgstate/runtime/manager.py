@@ -219,6 +219,9 @@ class GraphManager:
         books = self._books
         with books.exclusive("prepare"):
             books.check_open("prepare")
+            with books.gate.lock:
+                if books.state is not ManagerState.NEW:
+                    books.prepare()  # refuses; the components, some of them prepared already, are not what is wrong
             configs = validate(books, components, config)
             active = [component for component in components if component.component_id in configs]
             records = {component.component_id: build(books, component, configs[component.component_id]) for component in active}

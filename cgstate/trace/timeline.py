@@ -14,12 +14,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cgstate.errors import ConfigError
 from cgstate.trace.records import EntityRecord, Head, NoticeRecord, Record, TransitionRecord
 
 LANES = 40
 """Lanes that are drawn; of more entities, those with the most events."""
 LISTED = 60
 """Events up to which they are listed one by one without being asked for."""
+NAMED = 20
+"""Entities that a refusal names."""
+END = 1 << 62
+"""As the number of the last event: however many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class View:
 
     entity: str = ""
     first: int = 1
-    last: int = 1 << 62
+    last: int = END
     listed: int = LISTED
 
     def wants(self, seq: int, entity: str) -> bool:
@@ -99,12 +104,14 @@ def draw(read: Callable[[], Iterable[Record]], console: Console, view: View | No
         view: What is wanted.
 
     Raises:
+        ConfigError: the trace has events, and none of them is wanted.
         TraceError: from the records; see `cgstate.trace.read`.
     """
     view = view or View()
     span = _Span(view)
     for record in read():
         span.take(record)
+    span.check()
     _draw_head(span, console)
     if not span.count:
         console.print("  no events")
@@ -132,11 +139,16 @@ class _Span:
         self.name_width = 6
         self.totals: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
+        self._reach: dict[str, tuple[int, int]] = {}
 
     def take(self, record: Record) -> None:
         if isinstance(record, Head):
             self.head = record
-        elif isinstance(record, TransitionRecord | NoticeRecord) and self._view.wants(record.seq, record.entity):
+        elif isinstance(record, TransitionRecord | NoticeRecord):
+            first, _ = self._reach.get(record.entity, (record.seq, record.seq))
+            self._reach[record.entity] = first, record.seq
+            if not self._view.wants(record.seq, record.entity):
+                return
             if not self.count:
                 self.first, self.start = record.seq, record.t_ns
             self.count += 1
@@ -146,6 +158,25 @@ class _Span:
                 self.totals[f"{record.machine} {record.event}"] += 1
             elif record.what == "answered":
                 self.answers[str(record.value)] += 1
+
+    def check(self) -> None:
+        """Refuse a view of nothing; a trace that has no events is shown as it is.
+
+        Raises:
+            ConfigError: no event is wanted; it says which there are.
+        """
+        if self.count or not self._reach:
+            return
+        view = self._view
+        named = [reach for name, reach in self._reach.items() if view.entity in name]
+        if not named:
+            names = sorted(self._reach)
+            more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+            raise ConfigError(f"no entity has {view.entity!r} in its name; there are {', '.join(names[:NAMED])}{more}")
+        asked = f"from {view.first:,} on" if view.last == END else f"from {view.first:,} to {view.last:,}"
+        whose = f" of entities with {view.entity!r} in their name" if view.entity else ""
+        first, last = min(first for first, _ in named), max(last for _, last in named)
+        raise ConfigError(f"there is no event {asked}: those{whose} are from {first:,} to {last:,}")
 
     def column(self, seq: int, width: int) -> int:
         """The column that an event falls into."""

@@ -22,7 +22,9 @@ ADVICE: dict[type[CGStateError], Advice] = {
     errors.IllegalTransition: Advice(
         "A call asked a state machine for an event that its table does not allow now, e.g. `profile_memory()` of a manager that "
         "serves. The message names machine, entity, state, event, and the condition that said no.",
-        "Make the named condition true, then call again. Nothing was changed, so nothing has to be repaired.",
+        "Make the named condition true, then call again. Nothing was changed, so nothing has to be repaired. Where `capture_begin` "
+        "is refused for want of *not blocked by an earlier failure*: mend what made the entry's capture fail, then "
+        "`manager.forget_failures()`.",
     ),
     errors.NotResident: Advice(
         "A component or an entry was called while memory that it depends on is suspended (`suspend`, or inside `mutating`).",

@@ -111,6 +111,7 @@ def test_the_tables_name_every_figure(monkeypatch: pytest.MonkeyPatch, capsys: p
         (("--backend", "sim", "--out", "x.json"), "evidence is of a device"),
         (("--from", "x.json"), "--from goes with --plot"),
         (("--from", "nowhere.json", "--plot", "x.svg"), "nowhere.json cannot be read"),
+        (("--commit", "abc"), "--commit goes with --out"),
     ],
 )
 def test_a_users_mistake_is_exit_2_and_one_line(
@@ -126,6 +127,26 @@ def test_a_users_mistake_is_exit_2_and_one_line(
     assert said in captured.err
     assert len(captured.err.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nothing", "it is not JSON"),
+        ("[]", "it holds no JSON object"),
+        ('{"command": "cgstate bench", "device": "a device", "torch": "2.11"}', "it does not have rows"),
+        ('{"rows": []}', "it does not have command, device, torch"),
+        ('{"command": "", "device": "", "torch": "", "rows": [1]}', "its rows are no list of JSON objects"),
+    ],
+)
+def test_a_file_that_is_no_evidence_is_refused_with_what_it_lacks(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "some.json").write_text(text)
+    assert command(monkeypatch, "--from", tmp_path / "some.json", "--plot", tmp_path / "x.svg") == 2
+    error = capsys.readouterr().err
+    assert f"some.json is no evidence file: {said}" in error
+    assert error.count("\n") == 1
 
 
 def test_a_missing_device_is_exit_4(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,6 +92,14 @@ def test_a_wrong_call_of_the_manager_changes_nothing(name: str) -> None:
     bench.manager.close(timeout=0.5)
 
 
+def test_a_second_prepare_is_refused_by_the_table_whatever_it_is_given() -> None:
+    bench = Bench().serving()
+    for act in (WRONG_CALLS["a second prepare"], WRONG_CALLS["a second prepare of the same"]):
+        error = refused(bench, act, IllegalTransition)
+        assert isinstance(error, IllegalTransition)
+        assert (error.machine, error.event) == ("manager", "prepare")
+
+
 WRONG_COMPONENTS: dict[str, Act] = {
     "the same twice": lambda b: b.manager.prepare([b.component, b.component]),
     "two of one id": lambda b: b.manager.prepare([b.component, Component("toy", b.routine, [4])]),

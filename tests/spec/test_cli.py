@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from cgstate.cli import app
 from cgstate.cli.exits import Exit
+from cgstate.errors import ConfigError
 from cgstate.lifecycle import tables
 from tests.spec.test_tlc import needs_java
 
@@ -27,6 +28,12 @@ def test_generate_writes_and_check_compares(tmp_path: Path) -> None:
     assert differing.exit_code == Exit.VIOLATED
     assert "CGStateEntries.tla differs" in differing.stdout
     assert (tmp_path / "CGStateEntries.tla").read_text() == "nothing"
+
+
+def test_check_of_a_directory_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    result = run("generate", "--out", str(tmp_path / "nowhere"), "--check")
+    assert isinstance(result.exception, ConfigError)
+    assert not result.stdout
 
 
 def test_prove_says_how_many_and_names_each_if_asked() -> None:

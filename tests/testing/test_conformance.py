@@ -134,7 +134,7 @@ def test_a_routine_that_keeps_its_promises_passes() -> None:
         ("waits for the device", "forward_for_capture", ".item()"),
         ("raises", "forward_for_capture", "not today"),
         ("padding leaks", "forward_for_capture", "mask"),
-        ("inputs are not copied", "copy_runtime_inputs", "the same whatever it is called with"),
+        ("inputs are not copied", "copy_runtime_inputs", "the same whatever argument 0 of a call is"),
         ("padding is answered", "output_after_replay", "shape"),
     ],
 )
@@ -151,6 +151,93 @@ def test_each_fault_is_traced_to_its_method(wrong: str, method: str, says: str) 
 def test_a_tail_of_an_earlier_call_is_found() -> None:
     device = SimDevice()
     assert found_in(StaleTail(device), calls(device)) == ["copy_runtime_inputs"]
+
+
+def test_a_tail_of_the_only_larger_call_is_found() -> None:
+    device = SimDevice()
+    assert found_in(StaleTail(device), of_sizes(device, (2, 1))) == ["copy_runtime_inputs"]
+
+
+def test_the_argument_that_is_not_copied_is_named() -> None:
+    class FirstOnly(Faulty):
+        def eager_call(self, *args: Any, **kwargs: Any) -> SimTensor:
+            return kernels.add(*args)
+
+        def allocate_buffers(self, descriptor: int) -> tuple[Any, ...]:
+            return self.device.zeros(descriptor, 2), self.device.zeros(descriptor, 2)
+
+        def resolve_runtime(
+            self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]
+        ) -> Resolution[int]:
+            return super().resolve_runtime(args[:1], kwargs, available)
+
+        def forward_for_capture(self, descriptor: int, buffers: tuple[Any, ...]) -> object:
+            return kernels.add(*buffers)
+
+        def copy_runtime_inputs(self, descriptor: int, buffers: tuple[Any, ...], *args: Any, **kwargs: Any) -> None:
+            super().copy_runtime_inputs(descriptor, buffers[:1], args[0])
+
+    device = SimDevice()
+    samples = [(rows(device, 1.0, 2.0), rows(device, 3.0, 4.0)), (rows(device, 5.0, 6.0), rows(device, 7.0, 8.0))]
+    (finding,) = examine_routine(FirstOnly(device), samples, [2], backend=SimBackend(device))
+    assert finding.method == "copy_runtime_inputs"
+    assert "whatever argument 1 of a call is" in finding.what
+
+
+class Forgetful(StaleTail):
+    """A sum over the rows that a mask lets in; its copy leaves one write out."""
+
+    def __init__(self, device: SimDevice, forgets: str) -> None:
+        super().__init__(device)
+        self.forgets = forgets
+
+    def allocate_buffers(self, descriptor: int) -> tuple[Any, ...]:
+        return self.device.zeros(descriptor, 2), self.device.zeros(1, descriptor).fill_(1.0)
+
+    def forward_for_capture(self, descriptor: int, buffers: tuple[Any, ...]) -> object:
+        inputs, mask = buffers
+        return kernels.matmul(mask, inputs)
+
+    def copy_runtime_inputs(self, descriptor: int, buffers: tuple[Any, ...], *args: Any, **kwargs: Any) -> None:
+        (x,), (inputs, mask) = args, buffers
+        size = x.shape[0]
+        if self.forgets != "to copy":
+            inputs.narrow(0, 0, size).copy_(x)
+        if self.forgets != "to open the mask":
+            mask.narrow(1, 0, size).fill_(1.0)
+        if size < descriptor:
+            mask.narrow(1, size, descriptor - size).zero_()
+
+
+ORDERS = [(3, 4), (4, 3), (1, 3, 4), (3, 4, 4)]
+
+
+def of_sizes(device: SimDevice, sizes: tuple[int, ...]) -> list[Sample]:
+    return [(rows(device, *(float(place + row + 1) for row in range(size))),) for place, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("sizes", ORDERS)
+@pytest.mark.parametrize(("forgets", "says"), [("to open the mask", "was called before"), ("to copy", "argument 0")])
+def test_a_write_that_is_forgotten_is_found_in_any_order_of_sizes(forgets: str, says: str, sizes: tuple[int, ...]) -> None:
+    device = SimDevice()
+    (finding,) = examine_routine(Forgetful(device, forgets), of_sizes(device, sizes), [4], backend=SimBackend(device))
+    assert finding.method == "copy_runtime_inputs"
+    assert says in finding.what
+
+
+@pytest.mark.parametrize("sizes", ORDERS)
+def test_work_that_the_warm_up_hides_is_found_in_any_order_of_sizes(sizes: tuple[int, ...]) -> None:
+    device = SimDevice()
+    routine = Faulty(device, "work hidden by warm-up")
+    (finding,) = examine_routine(routine, of_sizes(device, sizes), [4], backend=SimBackend(device))
+    assert finding.method == "forward_for_capture"
+    assert "warm-up" in finding.what
+
+
+@pytest.mark.parametrize("sizes", ORDERS)
+def test_a_mask_that_is_written_anew_passes(sizes: tuple[int, ...]) -> None:
+    device = SimDevice()
+    assert not examine_routine(Forgetful(device, "nothing"), of_sizes(device, sizes), [4], backend=SimBackend(device))
 
 
 def test_a_number_that_was_baked_in_is_named() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -43,7 +46,7 @@ def test_a_violation_exits_with_one_and_a_token_that_takes_it_again() -> None:
     assert CliRunner().invoke(app, ["fuzz", "--replay", failure["token"]]).exit_code == 0
 
 
-@pytest.mark.parametrize("arguments", [["--replay", "nonsense"], ["--evidence", "x.json"]])
+@pytest.mark.parametrize("arguments", [["--replay", "nonsense"], ["--evidence", "x.json"], ["--commit", "abc"], ["--limit", "0"]])
 def test_a_users_mistake_exits_with_two(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,12 +63,14 @@ def test_a_missing_device_exits_with_four() -> None:
     assert result.exit_code == 4
 
 
-def test_a_limit_that_was_reached_exits_with_three() -> None:
-    result = CliRunner().invoke(app, ["fuzz", "--examples", "3", "--limit", "0", "--json"])
+def test_a_limit_that_was_reached_exits_with_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_second_a_look = SimpleNamespace(monotonic=itertools.count().__next__, process_time=time.process_time)
+    monkeypatch.setattr("cgstate.testing.stateful.fuzzing.time", a_second_a_look)
+    result = CliRunner().invoke(app, ["fuzz", "--examples", "3", "--limit", "1", "--json"])
     assert result.exit_code == 3
     assert json.loads(result.stdout)["result"]["runs"] == 1
     assert json.loads(result.stdout)["result"]["stopped"] is True
-    assert CliRunner().invoke(app, ["fuzz", "--examples", "1", "--limit", "0"]).exit_code == 0
+    assert CliRunner().invoke(app, ["fuzz", "--examples", "1", "--limit", "1"]).exit_code == 0
 
 
 def test_a_token_names_seed_and_steps() -> None:

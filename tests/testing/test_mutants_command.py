@@ -101,6 +101,7 @@ def test_evidence_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         (["--only", "nothing"], "no mutant matches 'nothing'"),
         (["--checkers", "z3,luck"], "no checker 'luck'"),
         (["--evidence", "x.json", "--checkers", "z3"], "--evidence is about all checkers"),
+        (["--commit", "abc"], "--commit goes with --evidence"),
     ],
 )
 def test_bad_input_exits_with_two_and_one_line(

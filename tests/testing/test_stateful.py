@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from hypothesis.vendor.pretty import pretty
 
-from cgstate import ConfigError
+from cgstate import BucketedRoutine, Component, ConfigError
 from cgstate.backends.sim import kernels
 from cgstate.lifecycle.tables import MACHINES
 from cgstate.lifecycle.world import World
@@ -41,6 +41,7 @@ from cgstate.testing.stateful.steps import (
     Call,
     Capture,
     CaptureAll,
+    Close,
     ClosedDoor,
     Commit,
     Disagree,
@@ -55,6 +56,7 @@ from cgstate.testing.stateful.steps import (
     ProfileMemory,
     Release,
     Replay,
+    Suspend,
 )
 from cgstate.testing.stateful.steps.device import LASTING
 from cgstate.testing.stateful.subject import Subject, difference, values
@@ -370,9 +372,36 @@ def test_waiting_for_nobody_is_a_deadlock() -> None:
 def test_answers_are_compared_number_by_number() -> None:
     assert difference([1.0, [2.0]], [1.0, [2.5]]) == 0.5
     assert difference([1.0], [1.0, 2.0]) == float("inf")
-    assert difference([float("nan")], [1.0]) == float("inf")
+    assert difference([float("nan")], [1.0]) == difference([1.0], [float("nan")]) == float("inf")
+    assert difference([float("nan"), 1.0], [float("nan"), 1.5]) == 0.5
+    assert difference([float("nan"), 1.0], [1.0, float("nan")]) == float("inf")
     with pytest.raises(ConfigError, match="tolist"):
         values(object())
+
+
+def test_memory_that_is_taken_away_may_be_overwritten_with_nan() -> None:
+    class Poisoned(Bed):
+        def take_away(self, dependency: str) -> None:
+            self.model._memory[dependency].fill_(float("nan"))
+
+    run = Play(Poisoned(), Setup())
+    for step in (Prepare(), Suspend("weights"), Close(), Call("net")):
+        run.take(step)
+    assert "nan" in repr(run.eager(run.subjects["net"], 0))
+    run.finish()
+
+
+def test_a_bed_that_takes_away_what_nobody_depends_on_is_refused() -> None:
+    class Independent(Bed):
+        can = Capabilities(dependencies=True)
+
+        def make_components(self) -> list[Subject]:
+            device = self._simulated()
+            routine = BucketedRoutine(kernels.relu, lambda size: (device.zeros(size),))
+            return [Subject(Component("mine", routine, [2]), [(device.tensor([1.0, -1.0]),)])]
+
+    with pytest.raises(ConfigError, match=r"Independent says Capabilities\(dependencies=True\), and none"):
+        walk(Independent, runs=1)
 
 
 def test_a_subject_needs_samples() -> None:
@@ -401,7 +430,6 @@ def test_fuzzing_collects_failures() -> None:
 
 
 def test_a_user_brings_components_of_their_own() -> None:
-    from cgstate import BucketedRoutine, Component
     from cgstate.backends.sim import SimBackend
 
     class Mine(Bed):

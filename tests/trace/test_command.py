@@ -88,6 +88,25 @@ def test_a_timeline_is_drawn(right: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "capture_begin" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--entity", "nosuch"), "there are "),
+        (("--first", 10, "--last", 5), "--first 10 comes after --last 5"),
+        (("--first", 100_000), "no event from 100,000 on"),
+    ],
+)
+def test_a_timeline_of_nothing_is_refused_in_one_line(
+    words: tuple[object, ...], says: str, right: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "trace", "show", right, *words) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.startswith("cgstate: ")
+    assert says in said.err
+    assert said.err.count("\n") == 1
+
+
 def test_an_export_goes_to_a_file_or_to_stdout(
     right: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

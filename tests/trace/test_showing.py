@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cgstate.trace import Record, Ring, read_lines
+from cgstate.errors import ConfigError
+from cgstate.trace import Head, Record, Ring, read_lines
 from cgstate.trace.chrome import events, export
 from cgstate.trace.rows import MACHINE
 from cgstate.trace.timeline import LOOKS, View, draw
@@ -77,8 +78,19 @@ def test_plain_consoles_get_plain_marks(good: Lines) -> None:
     assert "C captures or profiles" in written
 
 
-def test_a_view_of_nothing_says_so(good: Lines) -> None:
-    assert any("no events" in line for line in drawn(lambda: records(good), View(entity="nobody")))
+def test_a_trace_of_nothing_says_so(good: Lines) -> None:
+    nothing = [each for each in records(good) if isinstance(each, Head)]
+    assert any("no events" in line for line in drawn(lambda: nothing))
+
+
+def test_a_view_of_nothing_is_refused_with_what_there_is(good: Lines) -> None:
+    for view, says in {
+        View(entity="nobody"): r"no entity has 'nobody' in its name; there are .*net\[16\]",
+        View(first=100_000): r"no event from 100,000 on: those are from 1 to ",
+        View(entity="net[16]", first=1, last=1): r"from 1 to 1: those of entities with 'net\[16\]' in their name are from ",
+    }.items():
+        with pytest.raises(ConfigError, match=says):
+            drawn(lambda: records(good), view)
 
 
 def test_a_window_says_that_it_is_one() -> None:

@@ -1,16 +1,18 @@
 """Examines a routine: replays with inputs other than those captured, in several orders, against the eager call.
 
-What differs is traced to a method by asking more: do the static inputs change with the call, does the work give the right answer
-when it runs eagerly on them, does it matter what was called before, does it matter that the call was padded.
+What differs is traced to a method by asking more: does it matter what was called before, does every argument reach the static
+inputs, does the work give the right answer when it runs eagerly on them, does it matter that the call was padded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from cgstate.backends.base import Backend
+from cgstate.backends.sim.values import tensors_in
 from cgstate.errors import CaptureFailed, CGStateError, ConfigError, describe
 from cgstate.lifecycle.states import FailureKind
 from cgstate.routine import Routine
@@ -107,7 +109,7 @@ def examine_routine(
             manager.capture_and_bind(progress=False)
         except CaptureFailed as failure:
             return (_not_captured(failure),)
-        examination = _Examination(routine, component, manager, tolerance)
+        examination = _Examination(routine, component, manager, backend, tolerance)
         return tuple(dict.fromkeys(examination.findings(samples)))
     finally:
         manager.close()
@@ -128,13 +130,20 @@ def _not_captured(failure: CaptureFailed) -> Finding:
 
 
 class _Examination:
-    """One routine, captured."""
+    """One routine, captured and not called yet."""
 
-    def __init__(self, routine: AnyRoutine, component: Component[..., Any], manager: GraphManager, tolerance: float) -> None:
+    def __init__(
+        self, routine: AnyRoutine, component: Component[..., Any], manager: GraphManager, backend: Backend, tolerance: float
+    ) -> None:
         self._routine = routine
         self._component = component
         self._manager = manager
+        self._backend = backend
         self._tolerance = tolerance
+        self._untouched = {
+            descriptor: self._copied(manager.entry("under test", descriptor)) for descriptor in component.available_descriptors
+        }
+        """The static inputs of each graph, each with a copy of what was in it before any call."""
 
     def findings(self, samples: Sequence[Sample]) -> Iterator[Finding]:
         """Everything that is wrong, sorted by graph."""
@@ -189,8 +198,8 @@ class _Examination:
     ) -> Finding:
         name = entry.name
         for second in wrong:
-            by_order = [answers[first, second] for first in range(len(samples))]
-            if not all(self._same(answer, by_order[0]) for answer in by_order):
+            by_past = [self._as_first(entry, samples[second]), *(answers[first, second] for first in range(len(samples)))]
+            if not all(self._same(answer, by_past[0]) for answer in by_past):
                 return Finding(
                     "copy_runtime_inputs",
                     f"an answer of {name} depends on what was called before: part of the static inputs is left over from that call",
@@ -202,10 +211,10 @@ class _Examination:
                 f"{name} serves calls that differ in argument {baked[0]} ({baked[1]!r} and {baked[2]!r}), which was baked in",
                 "make the value part of the descriptor, or write it to a static tensor in copy_runtime_inputs",
             )
-        if self._not_written(entry, samples, rights):
+        if (place := self._not_written(entry, samples, rights)) is not None:
             return Finding(
                 "copy_runtime_inputs",
-                f"the static inputs of {name} are the same whatever it is called with",
+                f"the static inputs of {name} are the same whatever argument {place} of a call is",
                 "write every argument to the static buffers that forward_for_capture reads",
             )
         eagerly = [self._on_buffers(entry, sample) for sample in samples]
@@ -244,12 +253,29 @@ class _Examination:
         right = [second for second in range(len(samples)) if second not in wrong]
         return bool(right) and all(_size(rights[w]) < max(_size(rights[r]) for r in right) for w in wrong)
 
-    def _not_written(self, entry: Entry, samples: list[Sample], rights: list[object]) -> bool:
-        """Whether two calls whose answers should differ leave the same static inputs."""
-        written = [self._written(entry, sample) for sample in samples]
-        pairs = [(one, two) for one in range(len(samples)) for two in range(one)]
-        different = [(one, two) for one, two in pairs if _shape(rights[one]) == _shape(rights[two]) and rights[one] != rights[two]]
-        return bool(different) and all(written[one] is not None and written[one] == written[two] for one, two in different)
+    def _not_written(self, entry: Entry, samples: list[Sample], rights: list[object]) -> int | None:
+        """The place of an argument that the eager answer depends on, and the static inputs do not."""
+        for sample, right in zip(samples, rights, strict=True):
+            for place in range(len(sample)):
+                if place not in self._routine.pinned and self._matters(blank := self._blanked(sample, place), right):
+                    written = self._written(entry, sample)
+                    if written is not None and difference(written, self._written(entry, blank)) == 0.0:
+                        return place
+        return None
+
+    def _matters(self, sample: Sample, other: object) -> bool:
+        """Whether the eager call takes these arguments, and answers otherwise than ``other``."""
+        try:
+            return not self._same(self._eager(sample), other)
+        except Exception:
+            return False
+
+    def _blanked(self, sample: Sample, place: int) -> Sample:
+        """The same arguments, the tensors of one of them replaced by zeros."""
+        blank = self._backend.clone(sample[place])
+        for tensor in tensors_in(blank):
+            tensor.zero_()
+        return (*sample[:place], blank, *sample[place + 1 :])
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -260,6 +286,18 @@ class _Examination:
         """The answer to the second call, right after the first."""
         values(self._component(*first))
         return values(self._component(*second))
+
+    def _as_first(self, entry: Entry, sample: Sample) -> object:
+        """The answer to a call that finds in the static inputs what was in them before any call."""
+        for tensor, untouched in self._untouched[entry.descriptor]:
+            with suppress(RuntimeError):  # what cannot be written, as an expanded tensor, no call has written either
+                tensor.copy_(untouched)
+        return values(self._component(*sample))
+
+    def _copied(self, entry: Entry) -> list[tuple[Any, Any]]:
+        """Static inputs of a graph with copies of them; not the pinned ones, which are the caller's and may be large."""
+        pinned = set(map(id, self._routine.pinned_inputs(entry.descriptor, entry.buffers)))
+        return [(each, self._backend.clone(each)) for each in tensors_in(entry.buffers) if id(each) not in pinned]
 
     def _on_buffers(self, entry: Entry, sample: Sample) -> object:
         """What the work gives on the graph's own buffers, without the graph; None if it raises."""
@@ -273,6 +311,8 @@ class _Examination:
 
     def _written(self, entry: Entry, sample: Sample) -> object:
         """What a call leaves in the static inputs; None where that cannot be told."""
+        if not self._untouched[entry.descriptor]:
+            return None  # the routine keeps them elsewhere
         try:
             self._routine.copy_runtime_inputs(entry.descriptor, entry.buffers, *sample)
             return values(entry.buffers)

@@ -32,7 +32,8 @@ class Capabilities:
         segments: What is captured by hand may be recorded in segments, with an eager break between them.
         pins: It may have tensors pinned: the first argument of the first component's first sample is one.
         foreign: Components may be put into a pool of the host engine's.
-        dependencies: `Bed.take_away` and `Bed.bring_back` do what they say for every dependency that a component names.
+        dependencies: `Bed.take_away` and `Bed.bring_back` do what they say for every dependency that a component names; one at
+            least does.
     """
 
     faults: bool = False

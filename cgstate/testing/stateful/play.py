@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cgstate.backends.base import Footprint, Stream
-from cgstate.errors import CGStateError, IllegalTransition, InvariantViolation, describe
+from cgstate.errors import CGStateError, ConfigError, IllegalTransition, InvariantViolation, describe
 from cgstate.lifecycle.invariants import Checker as Who
 from cgstate.lifecycle.invariants import broken_at, broken_by, broken_in
 from cgstate.lifecycle.states import EntryState, ManagerState, PoolKind
@@ -124,6 +124,9 @@ class Play:
         leaked: Bytes that ended managers have left.
         broken: Whether a step went wrong.
         tally: What was done so far: captures, replays, evictions, and values that were compared.
+
+    Raises:
+        ConfigError: the bed can take dependencies away, and its components have none.
     """
 
     def __init__(self, bed: Bed, setup: Setup, coverage: Coverage | None = None) -> None:
@@ -153,6 +156,11 @@ class Play:
             self.streams = [self.backend.new_stream(exclusive=False)]
         self.routine_faults = RoutineFaults()
         self.subjects: dict[str, Subject] = {subject.name: subject for subject in bed.make_components()}
+        if bed.can.dependencies and not self.dependencies:
+            raise ConfigError(
+                f"{type(bed).__name__} says Capabilities(dependencies=True), and none of its components names a dependency: "
+                "name what they depend on, or leave it out"
+            )
         if setup.faulty:
             for subject in self.subjects.values():
                 self.routine_faults.install(subject.component.routine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any, TypeAlias
 
 from cgstate.errors import ConfigError
@@ -67,8 +68,11 @@ def values(answer: object) -> object:
 
 
 def difference(one: object, other: object) -> float:
-    """The largest difference between two values of `values`; infinite where their shapes differ, or one is not a number."""
-    if one == other:
+    """The largest difference between two values of `values`; infinite where shapes differ, or one of two numbers is NaN.
+
+    Two NaNs are equal: what is compared was computed twice from the same memory, which may hold them.
+    """
+    if one == other or (_is_nan(one) and _is_nan(other)):
         return 0.0
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         return max((difference(a, b) for a, b in zip(one, other, strict=True)), default=0.0)
@@ -78,3 +82,7 @@ def difference(one: object, other: object) -> float:
         apart = abs(one - other)
         return apart if apart == apart else float("inf")
     return float("inf")
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and isnan(value)

@@ -70,12 +70,13 @@ def test_a_voice_may_come_in_while_somebody_speaks(cgstate_explore) -> None:
         runner.start(lazy_bytes=0)
 
         def speak():
-            with suppress(cgstate.NotResident):  # the voices are on the move: ask again
+            with suppress(cgstate.NotResident):  # the voices are on the move: asked again at the end
                 heard.append(runner.speak(tokens, voices))
 
         def finish():
+            (audio,) = heard or [runner.speak(tokens, voices)]
             runner.close()
-            assert all(torch.allclose(audio, right, atol=TOLERANCE) for audio in heard)
+            assert torch.allclose(audio, right, atol=TOLERANCE)
 
         return Case({"speaker": speak, "host": lambda: runner.add_voice(torch.ones(CHANNELS))}, finish)
 
