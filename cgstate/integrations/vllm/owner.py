@@ -53,10 +53,10 @@ class Owner:
             self.manager.close()
             self.manager = None
             self._drop_anchor()
+        self.pool = pool
         if self._anchor is None:
             self._anchor = Anchor(pool, stream, self._device)
         if self.manager is None:
-            self.pool = pool
             self.manager = GraphManager(
                 self.backend,
                 pool=pool,
@@ -77,8 +77,7 @@ class Owner:
         if self.manager is not None and self.manager.state in (ManagerState.SERVING, ManagerState.POISONED):
             return
         try:
-            self._drop_anchor()
-            self.backend.flush()
+            self._let_go()
         except Exception as problem:
             error.add_note(f"letting go of vLLM's pool afterwards raised {describe(problem)}")
 
@@ -92,7 +91,15 @@ class Owner:
         if self.manager is None or self.manager.state in (ManagerState.NEW, ManagerState.PREPARED):
             return
         self.manager.release(timeout=0)
-        self._drop_anchor()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Give the pool's bytes back, unless something is alive in it: vLLM's other graphs, or what vLLM keeps of a capture.
+
+        A pool without graphs of which memory is in use can neither be given back nor captured into (fact P1).
+        """
+        if self._anchor is not None and not any(segment.live for segment in self.backend.adopt_pool(self.pool).segments()):
+            self._drop_anchor()
         self.backend.flush()
 
     def _drop_anchor(self) -> None:

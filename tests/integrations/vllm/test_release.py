@@ -43,6 +43,24 @@ def test_without_other_graphs_in_the_pool_a_release_gives_its_bytes_back(model: 
     assert torch.equal(model.answer(manager, desc, 4), model.expected(desc, 4))
 
 
+def test_what_vllm_keeps_of_a_capture_does_not_close_the_pool(model: Model) -> None:
+    manager = new_manager(real_config(CUDAGraphMode.FULL_DECODE_ONLY))
+    kept: list[torch.Tensor] = []
+    work = model.work
+
+    def keeping(tokens: int, loras: int) -> None:
+        work(tokens, loras)
+        kept.append(model.x[:tokens] + 1)
+
+    model.work = keeping  # type: ignore[method-assign]
+    for seed in range(2):
+        manager.capture(model.factory)
+        desc = full(manager)[0]
+        assert torch.equal(model.answer(manager, desc, seed), model.expected(desc, seed))
+        manager.release_graphs()
+        assert kept
+
+
 def test_a_release_keeps_other_graphs_of_the_pool(manager: Any, model: Model) -> None:
     manager.capture(model.factory)
     manager.release_graphs()
