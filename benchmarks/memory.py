@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.shapes import Part, Shape, shapes_on
+from benchmarks.ordering import compacted, comparable, ordered, ordered_expandable
+from benchmarks.shapes import Shape, shapes_on
 from benchmarks.sharing import shared_stream_saving
 from cgstate import GraphManager, Isolation
 from cgstate.backends.base import Backend
@@ -34,6 +34,7 @@ BARS = {
     "shapes_outside": exactly(0),
     "worst_upper_over_actual": at_most(1.10),
     "order_ratio": at_most(1.02),
+    "compact_saved_bytes_least": at_least(0),
     "rounds": at_least(2 * len(ISOLATIONS) * ROUNDS),
     "rounds_wrong": exactly(0),
     "leaked_bytes": exactly(0),
@@ -68,22 +69,6 @@ def estimated(backend: Backend, shape: Shape) -> dict[str, float | str | bool]:
         }
 
 
-def ordered(backend: Backend, part: Part, orders: int) -> dict[str, float]:
-    """Bytes held by a component captured largest first, and the least of smallest first, as given, and random orders."""
-
-    def held(order: list[int]) -> int:
-        with GraphManager(backend) as manager:
-            manager.prepare([part.component("part", order)])
-            return manager.capture_and_bind(progress=False).memory.total
-
-    sizes = list(part.sizes)
-    largest_first = held(sorted(sizes, reverse=True))
-    rng = random.Random(0)
-    others = [sorted(sizes), rng.sample(sizes, len(sizes)), *(rng.sample(sizes, len(sizes)) for _ in range(orders))]
-    totals = [held(order) for order in others]
-    return {"largest_first": largest_first, "least": min(totals), "most": max(totals), "order_ratio": largest_first / min(totals)}
-
-
 def rounds(backend: str, number: int) -> list[dict[str, object]]:
     """Random rounds in each isolation, each in a process of its own, with and without expandable segments where there are any."""
     settings = ["expandable_segments:False", "expandable_segments:True"] if backend == "cuda" else [""]
@@ -116,8 +101,10 @@ def measure(backend: Backend, *, number: int, orders: int) -> tuple[dict[str, fl
     """All figures, and the rows they come from."""
     shapes = shapes_on(backend)
     estimates = [estimated(backend, shape) for shape in shapes]
-    single = [shape for shape in shapes if len(shape.parts) == 1 and shape.isolation == Isolation.shared]
-    orderings = {shape.name: ordered(backend, shape.parts[0], orders) for shape in single[:3]}
+    orderings = [(shape, ordered(backend, shape.parts[0], orders)) for shape in comparable(backend)]
+    nested = [row["order_ratio"] for shape, row in orderings if shape.nests]
+    unnested = [(shape, row) for shape, row in orderings if not shape.nests]
+    saved = {shape.name: compacted(backend, shape) for shape in shapes}
     played = rounds(backend.name, number)
     figures: dict[str, float] = {
         "shapes": len(estimates),
@@ -126,18 +113,25 @@ def measure(backend: Backend, *, number: int, orders: int) -> tuple[dict[str, fl
         "worst_upper_over_actual": max(float(row["upper_over_actual"]) for row in estimates),
         "sample_seconds": sum(float(row["sample_seconds"]) for row in estimates),
         "capture_seconds": sum(float(row["capture_seconds"]) for row in estimates),
-        "order_ratio": max(row["order_ratio"] for row in orderings.values()),
+        "order_ratio": max(nested),
+        "compact_saved_bytes_least": min(row["compact_saved_bytes"] for row in saved.values()),
+        "compact_saved_bytes_most": max(row["compact_saved_bytes"] for row in saved.values()),
         "rounds": sum(int(str(row["rounds"])) for row in played),
         "rounds_wrong": sum(int(str(row["wrong"])) for row in played),
         "leaked_bytes": sum(int(str(row["leaked_bytes"])) for row in played),
         **shared_stream(backend),
     }
+    rows: list[Row] = [{"part": "estimate", **row} for row in estimates]
+    rows += [{"part": "order", "shape": shape.name, **row} for shape, row in orderings]
     if backend.name == "cuda":
+        for shape, row in unnested:  # no order by size there: a figure apart, and no bar
+            expandable = ordered_expandable(shape, orders)
+            figures |= {"order_ratio_unnested": row["order_ratio"], "order_ratio_unnested_expandable": expandable["order_ratio"]}
+            rows.append({"part": "order, expandable segments", "shape": shape.name, **expandable})
         from benchmarks import retiring
 
         figures |= retiring.measure()
-    rows: list[Row] = [{"part": "estimate", **row} for row in estimates]
-    rows += [{"part": "order", "shape": name, **row} for name, row in orderings.items()]
+    rows += [{"part": "compact", "shape": name, **row} for name, row in saved.items()]
     rows += [{"part": "rounds", **row} for row in played]
     return figures, rows
 

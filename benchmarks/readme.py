@@ -44,6 +44,7 @@ MEMORY_FIGURES = {
     "shapes_within": ("of them between the estimate's bounds", ""),
     "worst_upper_over_actual": ("upper bound over what was held, at worst", "×"),
     "order_ratio": ("largest first over the best of 22 other orders of capture, at worst", "×"),
+    "compact_saved_bytes_most": ("bytes saved by one block for the temporaries of a pool's first graph, at most", ""),
     "rounds": ("random rounds of capture, replay and eviction, in each isolation, with expandable segments and without", ""),
     "leaked_bytes": ("bytes left by them", ""),
     "shared_stream_saved_bytes": ("bytes saved by a graph that replays inside another's eager break and shares its stream", ""),

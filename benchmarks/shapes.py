@@ -42,11 +42,13 @@ class Shape:
         name: What it is.
         parts: Its components.
         isolation: How far its entries are kept apart.
+        nests: Whether each graph's temporaries fit where those of a larger one have been; else no order by size is a good one.
     """
 
     name: str
     parts: tuple[Part, ...]
     isolation: str = "shared"
+    nests: bool = True
 
     def components(self) -> list[Component[..., Any]]:
         """Fresh components."""
@@ -55,6 +57,7 @@ class Shape:
 
 DOUBLING = tuple(2**power for power in range(13))
 WIDE = tuple(8 * 2**power for power in range(9))
+CROSSED = "sizes that do not nest"
 PAIRS = tuple(10_000 * 128 * high + 128 * (20 - high) for high in range(2, 18))
 """Heights and widths in one number, so that no size is larger than another in both."""
 
@@ -65,7 +68,7 @@ def shapes_on(backend: Backend) -> list[Shape]:
         mlp, vocoder = _simulated(backend)
         return [Shape("mlp", (mlp,)), Shape("mixture", (mlp, vocoder)), Shape("mlp, a pool each", (mlp,), "per_entry")]
     parts = dict(_real())
-    single = [Shape(name, (part,)) for name, part in parts.items()]
+    single = [Shape(name, (part,), nests=name != CROSSED) for name, part in parts.items()]
     mixture = Shape("mixture", (parts["mlp"], parts["vocoder"], parts["attention"]))
     return [*single, mixture, Shape("mlp, a pool each", (parts["mlp"],), "per_entry")]
 
@@ -137,4 +140,4 @@ def _real() -> Iterator[tuple[str, Part]]:
     yield "vocoder", Part(vocoder, frames, tuple(4 * size for size in WIDE))
     yield "many tiny graphs", Part(tiny, rows, tuple(range(1, 129)))
     yield "few huge temporaries", Part(huge, rows, (1, 2, 3, 4))
-    yield "sizes that do not nest", Part(crossed, pair, PAIRS)
+    yield CROSSED, Part(crossed, pair, PAIRS)

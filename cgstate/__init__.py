@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from cgstate.runtime.dependency import Dependency
     from cgstate.runtime.domain import Isolation
     from cgstate.runtime.entry import Entry
+    from cgstate.runtime.explicit import CaptureReport
     from cgstate.runtime.lease import Lease
     from cgstate.runtime.leased import LeasedOutput
-    from cgstate.runtime.manager import CaptureReport, GraphManager
+    from cgstate.runtime.manager import GraphManager
     from cgstate.runtime.memory import (
         Comparison,
         ComponentMemory,
@@ -141,7 +142,8 @@ _HOMES = {
     "cgstate.runtime.entry": "Entry",
     "cgstate.runtime.lease": "Lease",
     "cgstate.runtime.leased": "LeasedOutput",
-    "cgstate.runtime.manager": "CaptureReport GraphManager",
+    "cgstate.runtime.explicit": "CaptureReport",
+    "cgstate.runtime.manager": "GraphManager",
     "cgstate.runtime.memory": (
         "Comparison ComponentMemory EntryMemory ForeignMemory MemoryEstimate MemoryReport PoolMemory Profile Sample StreamMemory"
     ),

@@ -27,6 +27,7 @@ from itertools import count
 from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from cgstate.breaks import run_eagerly
+from cgstate.copying import Copies
 from cgstate.errors import ConfigError
 
 P = ParamSpec("P")
@@ -44,8 +45,9 @@ class Resolution(NamedTuple, Generic[D]):
         runtime_key: Everything about the call that a graph would bake in, hashable; statistics are kept by it.
         descriptor: The available descriptor that serves the call, or None for a miss.
         exact: The static buffers are a tuple of tensors, one for each positional argument and of its very shape and dtype, and the
-            static output is the answer; no input is pinned. Then the runtime copies the inputs itself, and neither
-            `Routine.copy_runtime_inputs` nor `Routine.output_after_replay` is called.
+            static output is the answer; no input is pinned. Then neither `Routine.copy_runtime_inputs` nor
+            `Routine.output_after_replay` is called: the runtime copies a single input itself, and several by
+            `Routine.copy_exact_inputs`.
     """
 
     runtime_key: Hashable
@@ -141,6 +143,11 @@ class Routine(ABC, Generic[P, R, D, B]):
     def copy_runtime_inputs(self, descriptor: D, buffers: B, *args: P.args, **kwargs: P.kwargs) -> None:
         """Write a call's inputs into the static buffers, on the current stream."""
 
+    def copy_exact_inputs(self, buffers: B, args: tuple[object, ...]) -> None:
+        """Copy several inputs into static ones of their very shapes and dtypes, where `Resolution.exact` says that they are."""
+        for buffer, value in zip(cast("tuple[_Tensor, ...]", buffers), args, strict=True):
+            buffer.copy_(value)
+
     @abstractmethod
     def output_after_replay(self, descriptor: D, buffers: B, output: object, *args: P.args, **kwargs: P.kwargs) -> R:
         """The call's answer as views of the static output; the component clones it, unless it leases it."""
@@ -231,6 +238,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self.max_size = max_size
         self._resolved: tuple[frozenset[int], dict[Hashable, Resolution[int]]] = (frozenset(), {})
         self._example: tuple[_Signature, ...] | None = None
+        self._copies: Copies | None = None
 
     def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the module as it is, breaks included if it has any."""
@@ -319,6 +327,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
             if place not in self.pinned:
                 cast(_Tensor, buffer).zero_()
         self._example = tuple(map(_signature, buffers))
+        self._copies = Copies(buffers, self.pinned)
         return tuple(buffers)
 
     def pinned_inputs(self, descriptor: int, buffers: tuple[object, ...]) -> Sequence[object]:
@@ -332,17 +341,22 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
     def copy_runtime_inputs(self, descriptor: int, buffers: tuple[object, ...], *args: P.args, **kwargs: P.kwargs) -> None:
         """Copy the call's inputs to the front of the static ones and zero the rest."""
         size = cast(_Tensor, args[self._sized]).shape[self.dim]
-        for place, (buffer, value) in enumerate(zip(buffers, args, strict=True)):
-            if place in self.pinned:
-                continue
-            if size == descriptor:
-                cast(_Tensor, buffer).copy_(value)
-            else:
-                self._pad(cast(_Tensor, buffer), value, size, descriptor)
+        copies = self._how_to_copy(buffers, args)
+        if size == descriptor:
+            copies.exactly(buffers, args)
+        else:
+            copies.padded(buffers, args, self.dim, size, descriptor)
 
-    def _pad(self, buffer: _Tensor, value: object, size: int, bucket: int) -> None:
-        buffer.narrow(self.dim, 0, size).copy_(value)
-        buffer.narrow(self.dim, size, bucket - size).zero_()
+    def copy_exact_inputs(self, buffers: tuple[object, ...], args: tuple[object, ...]) -> None:
+        """Copy inputs of one dtype by one launch, where torch has that."""
+        self._how_to_copy(buffers, args).exactly(buffers, args)
+
+    def _how_to_copy(self, buffers: tuple[object, ...], args: tuple[object, ...]) -> Copies:
+        """As chosen for the buffers that were allocated, if these are as many: a subclass may have others."""
+        if len(buffers) != len(args):
+            raise ValueError(f"{len(args)} inputs for {len(buffers)} static ones")
+        copies = self._copies
+        return copies if copies is not None and copies.count == len(buffers) else Copies(buffers, self.pinned)
 
     def output_after_replay(
         self, descriptor: int, buffers: tuple[object, ...], output: object, *args: P.args, **kwargs: P.kwargs

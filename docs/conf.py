@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -23,6 +23,7 @@ version = release = cgstate.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build", "evidence", "diagrams/README.md"]
 language = "en"
+smartquotes = False  # it would make one dash of the two before an option
 
 # Docstrings write names in single backticks: a link where this documentation has the name, plain code where not.
 default_role = "py:obj"
@@ -59,14 +60,29 @@ _PICTURE = re.compile(
 )
 
 
+PICTURE_SCALE = 0.72
+"""Of a diagram on a page: its labels are as large as small print there, whichever diagram it is."""
+
+
 def show_pictures(app: Sphinx, name: str, source: list[str]) -> None:
     """GitHub's way of having one picture for each scheme, as the theme's, whose switch may differ from the reader's system."""
-    image = "```{{image}} {path}\n:alt: {alt}\n:class: only-{scheme} diagram\n:target: {path}\n```\n"
+    image = "```{{image}} {path}\n:alt: {alt}\n:class: only-{scheme} diagram\n:width: {width}px\n:target: {path}\n```\n"
+
+    def one(path: str, alt: str, scheme: str) -> str:
+        drawn = re.search(r'viewBox="0 0 (\d+) ', (Path(app.env.doc2path(name)).parent / path).read_text(encoding="utf-8"))
+        assert drawn is not None, f"{path} is no diagram of ours"
+        return image.format(path=path, alt=alt, scheme=scheme, width=round(int(drawn[1]) * PICTURE_SCALE))
 
     def both(found: re.Match[str]) -> str:
-        return "\n".join(image.format(path=found[scheme], alt=found["alt"], scheme=scheme) for scheme in ("light", "dark"))
+        return "\n".join(one(found[scheme], found["alt"], scheme) for scheme in ("light", "dark"))
 
     source[0] = _PICTURE.sub(both, source[0])
+
+
+def widen_start_page(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """No list of headings beside the start page: its picture gets the room."""
+    if name == "index":
+        context["furo_hide_toc"] = True
 
 
 def write_demo_trace(app: Sphinx, error: Exception | None) -> None:
@@ -87,4 +103,5 @@ def write_demo_trace(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", show_pictures)
+    app.connect("html-page-context", widen_start_page, priority=900)  # after the theme's own
     app.connect("build-finished", write_demo_trace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import memory, rounds
+from benchmarks import memory, ordering, rounds
 from benchmarks.shapes import Shape, shapes_on
 from cgstate.backends.sim import SimBackend
 
@@ -19,9 +19,15 @@ def test_every_shape_is_within_its_estimate(name: str) -> None:
 
 def test_largest_first_is_compared_with_other_orders() -> None:
     backend, shape = _fresh("mlp")
-    row = memory.ordered(backend, shape.parts[0], 3)
+    row = ordering.ordered(backend, shape.parts[0], 3)
     assert row["order_ratio"] == row["largest_first"] / row["least"] <= 1.02
     assert row["least"] <= row["most"]
+
+
+@pytest.mark.parametrize("name", ["mlp", "mixture", "mlp, a pool each"])
+def test_a_first_block_never_costs_anything(name: str) -> None:
+    row = ordering.compacted(*_fresh(name))
+    assert row["compact_saved_bytes"] == row["apart"] - row["compact"] >= 0
 
 
 @pytest.mark.parametrize("isolation", memory.ISOLATIONS)

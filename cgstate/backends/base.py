@@ -231,6 +231,17 @@ class Backend(Protocol):
         """Make the libraries create their workspaces for ``stream`` now, inside ``pool`` (facts W1, W3, F8)."""
         ...
 
+    def allocating_from(self, pool: MemoryPool, stream: Stream) -> AbstractContextManager[None]:
+        """Make ``stream`` current for the block, and let what this thread allocates in it come from ``pool``; in no capture.
+
+        Memory does not come from a host engine's pool of which only the id is known.
+        """
+        ...
+
+    def cached_segments(self, stream: Stream) -> Sequence[SegmentView]:
+        """The segments of ``stream`` that are in no private pool: what work outside of captures has left there."""
+        ...
+
     def hold(self, pool: MemoryPool, stream: Stream, nbytes: int) -> object:
         """Allocate ``nbytes`` from ``pool`` on ``stream``, outside of any capture; held for as long as the result lives."""
         ...

@@ -45,7 +45,8 @@ class UndoLog:
 
     def _run(self, *, failed: bool) -> None:
         while self._steps:
-            name, step, always = self._steps.pop()
+            name, step, always = self._steps[-1]
+            del self._steps[-1]  # no call before the step's own: an interrupt must not lose it
             if failed or always:
                 try:
                     step()

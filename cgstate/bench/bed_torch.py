@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from cgstate.backends.base import Backend
 from cgstate.backends.cuda import CudaBackend
 from cgstate.bench.bed import Effort
+from cgstate.bench.timing import Call
 
 WIDTH = 64
 
@@ -54,3 +57,8 @@ class TorchBed:
 def linears(outputs: int = 1) -> Linears:
     """The model, on the device and without gradients."""
     return Linears(outputs).cuda().eval().requires_grad_(False)
+
+
+def copying_in(static: list[Tensor], given: tuple[Tensor, ...]) -> Call:
+    """Copies the inputs of a call to static ones, as who writes it by hand would: in one fused call where there are several."""
+    return partial(static[0].copy_, given[0]) if len(static) == 1 else partial(torch._foreach_copy_, static, list(given))

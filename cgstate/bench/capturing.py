@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from cgstate.bench.bed import Bed, Effort
-from cgstate.bench.parts import Part
+from cgstate.bench.parts import Part, PartName
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.manager import GraphManager
 from cgstate.runtime.transaction import Transaction
@@ -22,7 +22,7 @@ def measure(bed: Bed, effort: Effort) -> Part:
     for isolation, numbers in effort.graphs.items():
         for graphs in numbers:
             row = captured(bed, isolation, graphs, estimated=graphs <= EXTRAPOLATED)
-            part.rows.append({"part": "capture", **row})
+            part.rows.append({"part": PartName.capturing, **row})
     return part
 
 

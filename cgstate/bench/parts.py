@@ -34,7 +34,7 @@ class Part:
     rows: list[Row] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
 
-    def time(self, part: str, measured: Mapping[str, Timing], **about: object) -> None:
+    def time(self, part: PartName, measured: Mapping[str, Timing], **about: object) -> None:
         """Add a row for each candidate: its cost in quiet moments, its median, and its 95th percentile, nanoseconds a call."""
         for name, timing in measured.items():
             spread = {"p05_ns": timing.quiet, "median_ns": timing.percentile(0.5), "p95_ns": timing.percentile(0.95)}

@@ -1,26 +1,31 @@
 """A component call beside the ways that people use today, on a CUDA device: each answers the same calls of the same small model.
 
 ``raw``
-    `torch.cuda.CUDAGraph.replay` alone: nothing is copied in, nothing is handed out.
+    `torch.cuda.CUDAGraph.replay` alone.
 ``by hand``
-    Copy the inputs to static ones, in one fused call where there are several; replay; clone the output.
+    What one would write around it; several inputs are copied in one fused call.
 ``make_graphed_callables``
-    `torch.cuda.make_graphed_callables`. It copies in, replays, and hands out its static output.
+    `torch.cuda.make_graphed_callables`.
 ``reduce-overhead``
-    `torch.compile` with ``mode="reduce-overhead"``. It fuses kernels as well, and hands out static outputs.
+    `torch.compile` with ``mode="reduce-overhead"``.
+``vllm wrapper``
+    vLLM's `CUDAGraphWrapper`, if vLLM is installed: alone, as its runner calls it, and between the copies that a component makes.
+
+They do not all do the same. `DOES` says what a call of each is, and every row repeats it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cgstate.bench import peer_vllm
 from cgstate.bench.bed import Effort
-from cgstate.bench.bed_torch import Linears, TorchBed, linears
-from cgstate.bench.parts import Part
+from cgstate.bench.bed_torch import Linears, TorchBed, copying_in, linears
+from cgstate.bench.parts import Part, PartName
 from cgstate.bench.timing import Call, interleave, ratio
 from cgstate.errors import describe
 from cgstate.routine import BucketedRoutine
@@ -31,39 +36,66 @@ SHAPES = ((1, 1), (4, 1), (16, 1), (1, 4))
 """Numbers of inputs and of outputs."""
 ROWS = 8
 WARM_UP = 5
+DOES: Mapping[str, str] = {
+    "raw": "replay",
+    "by hand": "copy in, replay, clone out",
+    "component": "copy in, replay, clone out",
+    "make_graphed_callables": "copy in, replay; static output",
+    "reduce-overhead": "replay of fused kernels, copy in where it must; static output",
+    peer_vllm.REPLAY: "forward context, replay; static output",
+    peer_vllm.WHOLE: "copy in, forward context, replay, clone out",
+}
+"""What a call of each candidate does."""
 
 
 @torch.no_grad()
 def measure(bed: TorchBed, effort: Effort) -> Part:
     """Every candidate for every shape. Figures are ratios of the component's call; without a suffix, for one input and output."""
     part = Part()
+    vllm = peer_vllm.VllmWrapper() if peer_vllm.is_installed() else None
+    if vllm is None:
+        part.missing[peer_vllm.REPLAY] = "vLLM is not installed"
     for inputs, outputs in SHAPES:
         with GraphManager(bed.backend) as manager:
-            candidates = _candidates(bed, manager, part, inputs, outputs)
+            candidates = _candidates(bed, manager, vllm, part, inputs, outputs)
             measured = interleave(candidates, rounds=effort.rounds, calls=effort.calls, settle=bed.settle)
-        part.time("peers", measured, inputs=inputs, outputs=outputs)
+        for name, timing in measured.items():
+            part.time(PartName.peers, {name: timing}, does=DOES[name], inputs=inputs, outputs=outputs)
         suffix = "" if (inputs, outputs) == (1, 1) else f"_{inputs}_in_{outputs}_out"
         for name in measured:
             if name != "component":
-                part.figures[f"call_over_{name.replace(' ', '_').replace('-', '_')}{suffix}"] = ratio(measured, "component", name)
+                figure = name.replace(", ", "_").replace(" ", "_").replace("-", "_")
+                part.figures[f"call_over_{figure}{suffix}"] = ratio(measured, "component", name)
     return part
 
 
-def _candidates(bed: TorchBed, manager: GraphManager, part: Part, inputs: int, outputs: int) -> dict[str, Call]:
+def _candidates(
+    bed: TorchBed, manager: GraphManager, vllm: peer_vllm.VllmWrapper | None, part: Part, inputs: int, outputs: int
+) -> dict[str, Call]:
     model = linears(outputs)
     given = tuple(bed.filled(ROWS) for _ in range(inputs))
     expected = model(*given)
     raw, by_hand = _graph(bed, model, given)
     made: dict[str, Call] = {"raw": raw, "by hand": by_hand, "component": _component(bed, manager, model, given)}
-    for name, build in {"make_graphed_callables": _graphed, "reduce-overhead": _compiled}.items():
+    others: dict[str, Callable[[], dict[str, Call]]] = {
+        "make_graphed_callables": lambda: {"make_graphed_callables": _graphed(model, outputs, given)},
+        "reduce-overhead": lambda: {"reduce-overhead": _compiled(model, outputs, given)},
+    }
+    if vllm is not None:
+        others[peer_vllm.REPLAY] = lambda: vllm.candidates(model, given, bed.settle)
+    for name, build in others.items():
         try:
-            made[name] = build(model, outputs, given)
+            made |= build()
         except Exception as error:  # a compiler may be missing, or a release may refuse: the others are measured, and it is said
-            part.missing[f"{name}, {inputs} in, {outputs} out"] = describe(error).splitlines()[0][:200]
+            part.missing[f"{name}, {inputs} in, {outputs} out"] = _reason(error)
     for name, call in made.items():
         if name != "raw":  # which was given nothing
             torch.testing.assert_close(call(), expected, rtol=1e-3, atol=1e-4)  # a compiler fuses, and rounds differently
     return made
+
+
+def _reason(error: Exception) -> str:
+    return (describe(error).splitlines() or [""])[0][:200]
 
 
 def _graph(bed: TorchBed, model: Linears, given: tuple[Tensor, ...]) -> tuple[Call, Call]:
@@ -76,11 +108,10 @@ def _graph(bed: TorchBed, model: Linears, given: tuple[Tensor, ...]) -> tuple[Ca
     with torch.cuda.graph(graph, stream=stream):
         output = model(*static)
 
+    copy_in = copying_in(static, given)
+
     def by_hand() -> Any:
-        if len(static) == 1:
-            static[0].copy_(given[0])
-        else:
-            torch._foreach_copy_(static, list(given))
+        copy_in()
         graph.replay()
         return output.clone() if isinstance(output, Tensor) else tuple(each.clone() for each in output)
 

@@ -6,10 +6,10 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cgstate.bench.parts import Row
+from cgstate.bench.parts import PartName, Row
 from cgstate.errors import ConfigError
 
-COLOURS = ("#3b82c4", "#2e9e5b", "#d9a514", "#9a4fc0", "#cf2e2e", "#5c6370")
+COLOURS = ("#3b82c4", "#2e9e5b", "#d9a514", "#9a4fc0", "#cf2e2e", "#5c6370", "#3aa7b0")
 """Of the candidates, in the order in which they come; the component has the first."""
 
 
@@ -46,16 +46,25 @@ def _peers(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     names = sorted(dict.fromkeys(row["what"] for row in rows), key=lambda name: name != "component")
     for number, name in enumerate(names):
         mine = {(row["inputs"], row["outputs"]): row for row in rows if row["what"] == name}
+        does = next(iter(mine.values()))["does"]
         places = [place + number / (len(names) + 1) for place, shape in enumerate(shapes) if shape in mine]
         found = [mine[shape] for shape in shapes if shape in mine]
         height = [row["median_ns"] / 1000 for row in found]
         below = [(row["median_ns"] - row["p05_ns"]) / 1000 for row in found]
         above = [(row["p95_ns"] - row["median_ns"]) / 1000 for row in found]
         spread = {"lw": 0.8, "ecolor": "#555"}
-        axes.bar(places, height, 1 / (len(names) + 1), yerr=[below, above], color=COLOURS[number], label=name, error_kw=spread)
+        axes.bar(
+            places,
+            height,
+            1 / (len(names) + 1),
+            yerr=[below, above],
+            color=COLOURS[number],
+            label=f"{name}: {does}",
+            error_kw=spread,
+        )
     axes.set_xticks([place + 0.4 for place in range(len(shapes))], [f"{inputs} in, {outputs} out" for inputs, outputs in shapes])
     axes.set_ylabel("µs of CPU a call\nmedian, 5th to 95th percentile")
-    _legend(axes)
+    _legend(axes, columns=1)
 
 
 def _scaling(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -65,6 +74,7 @@ def _scaling(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         kind = mine[0]["what"].split()[1]
         axes.plot(counts, [row["p05_ns"] / 1000 for row in mine], "o-", color=COLOURS[number], label=f"{act}, by number of {kind}")
     axes.set_xscale("log")
+    _plain(axes.xaxis, sorted({int(row["what"].split()[0]) for row in rows}))
     axes.set_ylim(bottom=0)
     axes.set_ylabel("µs of CPU\n5th percentile")
     _legend(axes)
@@ -79,26 +89,33 @@ def _watching(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.set_xlabel("µs of CPU, 5th percentile")
 
 
-def _capture(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+def _capturing(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     for number, isolation in enumerate(dict.fromkeys(row["isolation"] for row in rows)):
         mine = [row for row in rows if row["isolation"] == isolation]
         sizes = [row["bytes"] / 2**20 for row in mine]
         axes.plot([row["graphs"] for row in mine], sizes, "o-", color=COLOURS[number], label=isolation)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    _plain(axes.xaxis, sorted({row["graphs"] for row in rows}))
     axes.set_xlabel("graphs")
     axes.set_ylabel("MiB held")
     _legend(axes)
 
 
-def _legend(axes: Any) -> None:
+def _plain(axis: Any, counts: Sequence[int]) -> None:
+    """Mark these numbers of things, as they are written elsewhere, and nothing else."""
+    axis.set_ticks(counts, [f"{count:,}" for count in counts])
+    axis.set_ticks([], minor=True)
+
+
+def _legend(axes: Any, columns: int = 3) -> None:
     """Above the panel, where it hides nothing."""
-    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns)
 
 
 _PANELS: Mapping[str, Callable[[Any, Sequence[Mapping[str, Any]]], None]] = {
-    "peers": _peers,
-    "scaling": _scaling,
-    "watching": _watching,
-    "capture": _capture,
+    PartName.peers: _peers,
+    PartName.scaling: _scaling,
+    PartName.watching: _watching,
+    PartName.capturing: _capturing,
 }

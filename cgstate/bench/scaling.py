@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from cgstate.bench.bed import Bed, Effort
-from cgstate.bench.parts import Part
+from cgstate.bench.parts import Part, PartName
 from cgstate.bench.timing import Call, interleave, ratio
 from cgstate.routine import BucketedRoutine
 from cgstate.runtime.component import Component
@@ -50,7 +50,7 @@ def call(bed: Bed, managers: ExitStack, components: int) -> Call:
 
 def _compare(part: Part, bed: Bed, effort: Effort, what: str, candidates: dict[str, Call]) -> None:
     measured = interleave(candidates, rounds=effort.rounds, calls=effort.calls, settle=bed.settle)
-    part.time("scaling", measured, act=what)
+    part.time(PartName.scaling, measured, act=what)
     fewest, *others = candidates
     for name in others:
         part.figures[f"{what}_growth_{name.replace(' ', '_')}"] = ratio(measured, name, fewest)

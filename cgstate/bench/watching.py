@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from cgstate.bench.bed import Bed, Effort
-from cgstate.bench.parts import Part
+from cgstate.bench.parts import Part, PartName
 from cgstate.bench.timing import Call, interleave, ratio
 from cgstate.routine import BucketedRoutine
 from cgstate.runtime.component import Component
@@ -26,7 +26,7 @@ def measure(bed: Bed, effort: Effort) -> Part:
             replays[way], calls[way] = candidates(bed, manager)
         for what, each in {"replay": replays, "call": calls}.items():
             measured = interleave(each, rounds=effort.rounds, calls=effort.calls, settle=bed.settle)
-            part.time("watching", measured, act=what)
+            part.time(PartName.watching, measured, act=what)
             for way in ("traced", "checked"):
                 part.figures[f"{way}_{what}_ratio"] = ratio(measured, way, "plain")
     return part

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def bench(
+    context: typer.Context,
     backend: Annotated[
         BackendName, typer.Option(help="Where to measure; auto takes CUDA if there is a device. The peers need one.")
     ] = BackendName.auto,
@@ -50,6 +51,10 @@ def bench(
     if source is not None:
         if plot is None or out is not None:
             raise ConfigError("--from goes with --plot, and not with --out")
+        if useless := [f"--{name}" for name in ("backend", "part", "rounds") if _was_given(context, name)]:
+            raise ConfigError(f"--from measures nothing: leave out {', '.join(useless)}")
+        if as_json:
+            raise ConfigError("--from draws a result that is a JSON document already: leave out --json")
         _draw_from(source, plot)
         return
     if backend is BackendName.cuda and not cuda_is_here():
@@ -81,6 +86,12 @@ def bench(
         _show(whole, Console(), judged=on_cuda)
 
 
+def _was_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter comes from the command line, be it with the value that it has by default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def _show(whole: Part, console: Console, *, judged: bool) -> None:
     from rich.table import Table
 
@@ -96,10 +107,9 @@ def _show(whole: Part, console: Console, *, judged: bool) -> None:
         table.add_row(name, f"{value:.2f}", verdict)
     if whole.figures:
         console.print(table)
-    for kind, columns in {
-        ("peers", "scaling", "watching"): ("part", "act", "inputs", "outputs", "what", "p05_ns", "median_ns", "p95_ns"),
-        ("capture",): ("isolation", "graphs", "ms_a_graph", "bytes", "estimate_over_held", "extrapolated_over_held"),
-    }.items():
+    costs = ("part", "act", "inputs", "outputs", "what", "does", "p05_ns", "median_ns", "p95_ns")
+    captures = ("isolation", "graphs", "ms_a_graph", "bytes", "estimate_over_held", "extrapolated_over_held")
+    for kind, columns in {(PartName.peers, PartName.scaling, PartName.watching): costs, (PartName.capturing,): captures}.items():
         rows = [row for row in whole.rows if row["part"] in kind]
         if rows:
             _table(rows, [column for column in columns if any(column in row for row in rows)], console)
@@ -112,7 +122,9 @@ def _table(rows: list[dict[str, Any]], columns: list[str], console: Console) -> 
 
     table = Table(box=None, padding=(0, 1))
     for column in columns:
-        table.add_column(column.replace("_", " "), justify="left" if column in ("part", "act", "what", "isolation") else "right")
+        table.add_column(
+            column.replace("_", " "), justify="left" if column in ("part", "act", "what", "does", "isolation") else "right"
+        )
     for row in rows:
         table.add_row(*(_cell(row.get(column, "")) for column in columns))
     console.print(table)

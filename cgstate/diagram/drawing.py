@@ -7,13 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from cgstate.diagram import dot, markdown, mermaid, svg
-from cgstate.diagram.machines import MACHINE, diagram
+from cgstate.diagram.machines import diagram
 from cgstate.diagram.model import Diagram
 from cgstate.diagram.overview import overview
 from cgstate.diagram.svg import Theme
 from cgstate.diagram.taken import Taken
 from cgstate.errors import ConfigError
-from cgstate.lifecycle.tables import table_hash
+from cgstate.lifecycle.tables import MACHINE, table_hash
 
 NAMES = (*MACHINE, "overview")
 """The diagrams there are."""

@@ -14,9 +14,7 @@ from cgstate.diagram.model import Diagram, Edge, Group, Line, Node
 from cgstate.diagram.taken import Taken
 from cgstate.lifecycle.expr import Var
 from cgstate.lifecycle.table import Machine, Row
-from cgstate.lifecycle.tables import MACHINES
 
-MACHINE = {machine.name: machine for machine in MACHINES}
 ANY = "ANY"
 """Key of the mark that stands for every state."""
 

@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from cgstate.diagram.machines import MACHINE, diagram
+from cgstate.diagram.machines import diagram
 from cgstate.diagram.model import Diagram, Edge, Group, Line, Node
 from cgstate.diagram.taken import Taken
 from cgstate.lifecycle.states import ComponentEvent as C
 from cgstate.lifecycle.states import EntryEvent as E
 from cgstate.lifecycle.states import ManagerEvent as M
 from cgstate.lifecycle.states import PoolEvent as P
+from cgstate.lifecycle.tables import MACHINE
 
 
 @dataclass(frozen=True, slots=True)

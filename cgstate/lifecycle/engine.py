@@ -11,7 +11,7 @@ from enum import StrEnum
 from operator import attrgetter
 
 from cgstate.errors import IllegalTransition
-from cgstate.lifecycle.expr import Value, Var, evaluate, variables
+from cgstate.lifecycle.expr import Value, Var, evaluate
 from cgstate.lifecycle.table import Machine, Row
 from cgstate.lifecycle.tables import STATE_REFUSALS
 
@@ -77,9 +77,7 @@ def state_of(machine: Machine, env: Env) -> StrEnum:
 def observe(machine: Machine, entity: object, event: StrEnum, parameters: Env) -> dict[str, Value]:
     """Read a live entity into an environment: only what the rows of ``event`` look at."""
     env: dict[str, Value] = {"state": attrgetter("state")(entity), **parameters}
-    for row in machine.rows_for(state_of(machine, env), event):
-        for guard in row.guards:
-            for var in variables(guard.expr):
-                if var.name not in env:
-                    env[var.name] = attrgetter(var.name)(entity)
+    for name in machine.read_for(state_of(machine, env), event):
+        if name not in env:
+            env[name] = attrgetter(name)(entity)
     return env

@@ -235,33 +235,39 @@ INVARIANTS = {invariant.id: invariant for invariant in _REGISTER}
 
 def broken_in(checker: Checker, world: World) -> Iterator[Violation]:
     """What one World violates of the invariants that ``checker`` checks."""
-    for invariant, predicate in _registered(OnState, checker):
+    for invariant, predicate in registered(OnState, checker):
         for witness in predicate.violations(world):
             yield Violation(invariant, witness)
 
 
 def broken_by(checker: Checker, before: World, after: World, act: Act) -> Iterator[Violation]:
     """What an act violates of the invariants that ``checker`` checks, seen from the Worlds before and after it."""
-    for invariant, predicate in _registered(OnStep, checker):
+    for invariant, predicate in registered(OnStep, checker):
         for witness in predicate.violations(before, after, act):
             yield Violation(invariant, witness)
 
 
 def broken_at(observation: object) -> Iterator[Violation]:
     """What an observation violates, whoever made it."""
-    for invariant, predicate in _registered(OnObservation):
-        if isinstance(observation, predicate.observed):
-            yield from (Violation(invariant, witness) for witness in predicate.violations(observation))
+    for invariant, predicate in _concerned(type(observation)):  # type: ignore[arg-type]  # classes have a hash
+        for witness in predicate.violations(observation):
+            yield Violation(invariant, witness)
+
+
+@cache
+def _concerned(observed: type[object]) -> tuple[tuple[Invariant, OnObservation[Any]], ...]:
+    """The predicates for one class of observations."""
+    return tuple(each for each in registered(OnObservation) if issubclass(observed, each[1].observed))
 
 
 def unsettled_in(world: World) -> Iterator[Violation]:
     """What has not come to rest in a World that should have."""
-    for invariant, predicate in _registered(OnRest):
+    for invariant, predicate in registered(OnRest):
         yield from (Violation(invariant, witness) for witness in predicate.violations(world))
 
 
 @cache
-def _registered(shape: type[T], checker: Checker | None = None) -> tuple[tuple[Invariant, T], ...]:
+def registered(shape: type[T], checker: Checker | None = None) -> tuple[tuple[Invariant, T], ...]:
     """The predicates of one shape, each with its invariant; of all invariants, or of those that ``checker`` checks."""
     return tuple(
         (invariant, predicate)

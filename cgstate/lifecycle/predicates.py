@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import attrgetter
 
 from cgstate.lifecycle.observations import (
     CallAnswer,
@@ -163,7 +164,7 @@ def turns_are_for_work(pool: PoolTurns) -> Iterator[str]:
 
 
 def _in_order(pool: PoolTurns) -> list[Turn]:
-    return sorted(pool.turns, key=lambda turn: turn.began)
+    return sorted(pool.turns, key=attrgetter("began"))
 
 
 # -- I6 ---------------------------------------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ class Machine:
     overlaps: frozenset[tuple[str, str]] = frozenset()
     doc: str = ""
     _index: dict[tuple[StrEnum, StrEnum], tuple[Row, ...]] = field(init=False, default_factory=dict, compare=False, repr=False)
+    _reads: dict[tuple[StrEnum, StrEnum], tuple[str, ...]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         known = {"state"} | {var.name for var, _ in self.own} | {var.name for var in self.related}
@@ -105,6 +106,9 @@ class Machine:
                     raise TableError(f"{self.name}: row {row.label} reads undeclared variable {var.name}")
             for source in row.sources:
                 self._index[source, row.event] = (*self._index.get((source, row.event), ()), row)
+        for key, rows in self._index.items():
+            names = (var.name for row in rows for guard in row.guards for var in variables(guard.expr))
+            self._reads[key] = tuple(dict.fromkeys(names))
 
     @staticmethod
     def variables_of(row: Row) -> Iterator[Var]:
@@ -120,6 +124,10 @@ class Machine:
     def rows_for(self, state: StrEnum, event: StrEnum) -> tuple[Row, ...]:
         """Rows that could be taken from ``state`` on ``event``, in table order."""
         return self._index.get((state, event), ())
+
+    def read_for(self, state: StrEnum, event: StrEnum) -> tuple[str, ...]:
+        """Names of the variables that the guards of these rows read."""
+        return self._reads.get((state, event), ())
 
     def fingerprint(self) -> str:
         """SHA-256 over everything that gives the table its meaning; docs are left out."""

@@ -533,6 +533,8 @@ MANAGER = Machine(
 )
 
 MACHINES = (ENTRY, COMPONENT, POOL, MANAGER)
+MACHINE = {machine.name: machine for machine in MACHINES}
+"""The same by name."""
 
 STATE_REFUSALS: dict[StrEnum, type[IllegalTransition]] = {
     ManagerState.CLOSED: ManagerClosed,

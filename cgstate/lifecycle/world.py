@@ -126,8 +126,7 @@ class BookView(NamedTuple):
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(NamedTuple):
     """Everything of one manager and its device.
 
     Attributes:

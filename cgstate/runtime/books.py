@@ -7,7 +7,8 @@ hold goes to the capture gate, whence the next reclaimer on the device takes it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator
+import sys
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from cgstate.runtime.domain import Domain, Isolation
 from cgstate.runtime.failure import Failure, NegativeCache
 from cgstate.runtime.foreign import ForeignPool
 from cgstate.runtime.gate import CaptureGate
+from cgstate.runtime.mending import mend
 from cgstate.runtime.pool import Pool
 from cgstate.runtime.reclaimer import Reclaimer
 from cgstate.runtime.stats import Eviction
@@ -59,6 +61,7 @@ class Books(ManagerSteps):
         unsettled: Whether `settle` would find something to do; a hint that is read without the lock.
         fast: Whether replays may take the short way: nobody observes, checks, schedules, or owns a thread.
         clock: Graph-answered calls of components with lazy captures, to say which entry was used how recently.
+        compact: Whether fresh pools get a first block.
         foreign: The host engine's pool, if one was given.
         observer: Told of every transition of every machine.
         witness: Told of what is no transition as well; None if the observer is a plain function.
@@ -79,6 +82,7 @@ class Books(ManagerSteps):
         "busy",
         "capture_error_mode",
         "clock",
+        "compact",
         "components",
         "dependencies",
         "domains",
@@ -121,6 +125,7 @@ class Books(ManagerSteps):
         vote: RankVote,
         capture_error_mode: CaptureErrorMode,
         warmup_rounds: int,
+        compact: bool,
         negative_cache: int,
         stats_detail: int,
         summary_every: int,
@@ -140,6 +145,7 @@ class Books(ManagerSteps):
         self.vote = vote
         self.capture_error_mode = capture_error_mode
         self.warmup_rounds = warmup_rounds
+        self.compact = compact
         self.stats_detail = stats_detail
         self.summary_every = summary_every
         self.owner_thread = self.thread_id() if owner_thread else 0
@@ -220,20 +226,31 @@ class Books(ManagerSteps):
         thread = self.thread_id()
         self.check_thread(thread)
         gate = self.gate
-        with gate.lock:
-            gate.end_dropped()
-            self._refuse_nested(event, thread)
-            while self.busy:
-                self._refuse_endless(event, thread)
-                gate.wait()
-            self.busy = thread
+        mine = False
         try:
+            with gate.lock:
+                gate.end_dropped()
+                self.end_forgotten()
+                self._refuse_nested(event, thread)
+                while self.busy:
+                    self._refuse_endless(event, thread)
+                    gate.wait()
+                self.busy = thread
+                mine = True
             yield thread
         finally:
-            with gate.lock:
-                self.busy = 0
-                gate.notify()
-            self.settle()
+            if mine:
+                self.busy = 0  # before anything is called
+                self.left()
+
+    def left(self) -> None:
+        """The manager was left by who had it alone: tell who waits for it, and reclaim. The lock is not held."""
+        try:
+            self.gate.tell()
+        except BaseException:  # an interrupt; whoever sleeps must not go on sleeping
+            self.gate.tell()
+            raise
+        self.settle()
 
     def _refuse_nested(self, event: str, thread: int) -> None:
         if self.busy == thread:
@@ -269,6 +286,16 @@ class Books(ManagerSteps):
         """Whether ``thread`` itself keeps leases from ending; the lock is held."""
         return self.inside_call(thread) or any(lease.thread == thread for lease in self.held_leases)
 
+    def end_forgotten(self) -> None:
+        """End the leases that nobody but these books knows of: an interrupt came just before they would have ended.
+
+        The lock is held.
+        """
+        leases = list(self.held_leases)
+        for lease, references in zip(leases, _references(leases), strict=True):
+            if references == ALONE:
+                lease.end()
+
     def try_exclusive(self, thread: int) -> bool:
         """Have the manager alone without waiting; the lock is held."""
         if self.busy:
@@ -287,6 +314,10 @@ class Books(ManagerSteps):
         """Every entry of every component."""
         for record in self.components.values():
             yield from record.entries.values()
+
+    def routine_records(self) -> list[ComponentRecord]:
+        """Components that capture by their routine."""
+        return [record for record in self.components.values() if record.routine is not None]
 
     def domain_for(self, record: ComponentRecord, descriptor: Hashable) -> Domain:
         """The domain that an entry belongs to for its whole life; the lock is held."""
@@ -320,11 +351,15 @@ class Books(ManagerSteps):
     # -- retirement ---------------------------------------------------------------------------------------------------
 
     def retire_recording(self, entry: Entry) -> None:
-        """An entry has become EVICTED or FAILED: hand its recording over and follow up; the lock is held."""
+        """An entry has become EVICTED or FAILED: hand its recording over and follow up; the lock is held.
+
+        Goes on where an interrupt has broken it off.
+        """
         pool, record = entry.pool, entry.component
         record.counters.retired_hits += entry.hits
         entry.hits = 0
-        self.reclaimer.retire(entry, pool, entry.graph, (entry.buffers, entry.output, entry.baked))
+        if entry.graph is not None:
+            self.reclaimer.retire(entry, pool, entry.graph, (entry.buffers, entry.output, entry.baked))
         entry.unload()
         record.refresh()
         if record.state is EntryState.BOUND and not record.bound and not record.pure_lazy:
@@ -345,17 +380,26 @@ class Books(ManagerSteps):
     def evict_domain(self, domain: Domain, *, counted: bool = True, cause: Eviction = Eviction.asked) -> int:
         """Retire every bound entry of a domain in one step; the lock is held, no entry is CAPTURING. Returns how many."""
         retired = 0
-        for entry in list(domain.entries):
-            if not entry.may_evict():
-                continue
-            entry.evict()
-            retired += 1
-            if counted:
-                entry.component.counters.evicted[cause] += 1
-            if entry.state is EntryState.EVICTED:
-                self.retire_recording(entry)
-            else:
-                entry.component.refresh()  # leased, and gives no further lease
+        try:
+            for entry in list(domain.entries):
+                if not entry.may_evict():
+                    continue
+                entry.evict()
+                retired += 1
+                if counted:
+                    entry.component.counters.evicted[cause] += 1
+                if entry.state is EntryState.EVICTED:
+                    self.retire_recording(entry)
+                else:
+                    entry.component.refresh()  # leased, and gives no further lease
+        except Exception:
+            raise
+        except BaseException:  # an interrupt: the domain goes as a whole
+            for entry in domain.entries:
+                if entry.may_evict():
+                    entry.evict()
+            mend(self)
+            raise
         return retired
 
     def workspaces_cleared(self) -> None:
@@ -444,3 +488,12 @@ class Books(ManagerSteps):
     def refuse(self, event: str, guard: str, kind: type[IllegalTransition] = IllegalTransition) -> IllegalTransition:
         """A refusal of the manager, to be raised."""
         return kind("manager", self.name, self.state, event, guard)
+
+
+def _references(objects: Sequence[object]) -> list[int]:
+    return [sys.getrefcount(each) for each in objects]
+
+
+_only = {object()}
+ALONE = _references(list(_only))[0]
+"""References, by our way of counting, to an object that only one set has."""

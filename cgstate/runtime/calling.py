@@ -40,6 +40,7 @@ class Caller:
         "careful",
         "clone",
         "copy",
+        "copy_all",
         "current_handle",
         "exclusive",
         "gate",
@@ -74,6 +75,7 @@ class Caller:
         self.tensor = books.backend.tensor
         self.resolve = routine.resolve_runtime
         self.copy = pinned.copying(record, routine)
+        self.copy_all = routine.copy_exact_inputs
         self.output = routine.output_after_replay
         self.exclusive = not record.overlaps_capture
         self.summary_every = books.summary_every
@@ -119,38 +121,34 @@ class Caller:
                 gate.end_dropped()
                 return self.enter(entry, thread)
             return self._why_not()
-        if self.record.state is EntryState_BOUND:
-            self.record.first_lease()
         try:
-            leasing.take_turn(entry, thread)
+            if self.record.state is EntryState_BOUND:
+                self.record.first_lease()
+            leasing.take_turn(entry, thread, exclusive=self.exclusive)
         except BaseException as error:
-            leasing.release(entry)
+            entry.release()
+            leasing.ended(entry)
             if isinstance(error, CaptureActive):
                 return Fallback.turn_held
             self.books.judge(error)
             raise
-        turn = entry.turn
-        turn.exclusive = self.exclusive or (bool(turn.outer) and turn.exclusive)  # a nested call leaves the outer one's claim
         return None
 
-    def copy_all(self, buffers: object, args: Args) -> None:
-        """Copy several inputs into static ones of their very shapes."""
-        for buffer, value in zip(buffers, args, strict=True):  # type: ignore[call-overload]  # as the resolution said
-            buffer.copy_(value)
-
     def lend_out(self, value: object, entry: Entry, thread: int) -> object:
-        """Hand out the static output itself, under the call's lease; the lock is held."""
+        """Hand out the static output itself, under the call's lease, and give the turn back; the lock is held."""
         return LeasedOutput.of(value, entry, thread)
 
     def failed(self, entry: Entry, error: BaseException, *, launching: bool) -> None:
-        """Something raised in the turn: only the launch itself fails the entry, and an eager break is none of it."""
+        """Something raised in the turn: only the launch itself fails the entry, and an eager break is none of it.
+
+        Whoever was interrupted in here may say it again; nothing is done to a call that has given back what it had.
+        """
+        thread = self.thread_id()
         with self.gate.lock:
-            launching = launching and not leasing.in_break(entry)
-            leasing.end_turn(entry)
-            if launching:
-                leasing.launch_raised(entry, error)
+            if launching and not leasing.in_break(entry):
+                leasing.fail_call(entry, thread, error)
             else:
-                leasing.release(entry)
+                leasing.end_call(entry, thread)
         self.books.notice(error)
         self.books.settle()
 
@@ -186,37 +184,39 @@ class Caller:
         """Answer without a graph; waits for another thread's capture, which eager work could break (fact S2)."""
         record, gate, manager = self.record, self.gate, self.books
         thread = self.thread_id()
+        calls = None if record.overlaps_capture else gate.calls
         entered = False
-        with self.gate.lock:
-            if not record.overlaps_capture:
-                while gate.blocks_calls(thread):
-                    gate.wait()
-            if manager.lost:
-                raise ManagerPoisoned("manager", manager.name, manager.state, "call", "the device is not lost")
-            residency.check(record)
-            if not gate.free and gate.holder == thread:
-                reason = Fallback.in_capture
-                residency.inherit(record)
-            if missed is not None:
-                record.counters.misses.add(missed)  # raises for a key without a hash: nothing is taken yet
-            if reason is not Fallback.in_capture:
-                record.eager.enter(thread, self.backend)
-                entered = True
-                if not record.overlaps_capture:
-                    gate.enter_call(thread)
-            record.fall_back(reason)
         try:
-            return self._wrap(self.routine.eager_call(*args, **kwargs))
-        except Exception as error:
-            manager.notice(error)
-            raise
-        finally:
+            with self.gate.lock:
+                if not record.overlaps_capture:
+                    while gate.blocks_calls(thread):
+                        gate.wait()
+                if manager.lost:
+                    raise ManagerPoisoned("manager", manager.name, manager.state, "call", "the device is not lost")
+                residency.check(record)
+                if not gate.free and gate.holder == thread:
+                    reason = Fallback.in_capture
+                    residency.inherit(record)
+                if missed is not None:
+                    record.counters.misses.add(missed)  # raises for a key without a hash: nothing is taken yet
+                if reason is not Fallback.in_capture:
+                    record.eager.enter(thread, calls, self.backend)
+                    entered = True
+                record.fall_back(reason)
+            answer = self._wrap(self.routine.eager_call(*args, **kwargs))
             if entered:
                 with self.gate.lock:
-                    record.eager.leave(thread)
-                    if not record.overlaps_capture:
-                        gate.leave_call(thread)
+                    record.eager.leave(thread, calls)
+                    entered = False
                     gate.notify()  # somebody may wait for the call's end in order to suspend
+        except BaseException as error:
+            if entered:
+                with self.gate.lock:
+                    record.eager.leave(thread, calls)
+                    gate.notify()
+            manager.notice(error)
+            raise
+        return answer
 
     def _wrap(self, answer: object) -> object:
         return answer if self.clone is not None else LeasedOutput.own(answer)

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from cgstate.backends.base import Backend, CaptureErrorMode, Graph, MemoryPool, Stream
 from cgstate.backends.undo import UndoLog
 from cgstate.breaks import Body
+from cgstate.runtime.compact import FirstBlock
 from cgstate.runtime.segments import close, record_segments, run_round
 
 MakeFunction: TypeAlias = Callable[[bool], Callable[[], object]]
@@ -54,6 +55,7 @@ class Attempt:
         mode: How far other threads are kept from disturbing.
         prime: Whether to make the library workspaces of the stream first; not for a stream of the user's, who knows where they are.
         rounds: The most warm-up rounds.
+        first_block: Gives the pool a first block; None where it has been captured into, or is not to get one.
     """
 
     backend: Backend
@@ -62,6 +64,7 @@ class Attempt:
     mode: CaptureErrorMode
     prime: bool
     rounds: int
+    first_block: FirstBlock | None = None
 
 
 def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog) -> Recording:
@@ -85,7 +88,9 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     with inside, backend.recording_mode():
         mark = backend.generator_mark()
         with backend.on_stream(stream):
-            settled = _warm_up(attempt, make)
+            settled, breaks = _warm_up(attempt, make)
+            if attempt.first_block is not None and settled and not breaks:  # what breaks allocate is not the pool's
+                attempt.first_block.make(backend, attempt.pool, stream, lambda: run_round(make(True)), undo)
         uses_random = backend.generator_mark() != mark
         stream.synchronize()  # nothing of the warm-up may still run when the capture opens
         with backend.on_stream(stream):
@@ -123,20 +128,25 @@ def record_block(attempt: Attempt, undo: UndoLog) -> Iterator[Graph]:
     caller.wait(stream.record())
 
 
-def _warm_up(attempt: Attempt, make: MakeFunction) -> bool:
-    """Run until a round leaves no new allocation behind, and say whether one did: nothing may be made lazily in the graph."""
+def _warm_up(attempt: Attempt, make: MakeFunction) -> tuple[bool, bool]:
+    """Run until a round leaves no new allocation behind: nothing may be made lazily in the graph.
+
+    Returns:
+        Whether one did; and whether the work may have breaks.
+    """
+    breaks = False
     before = attempt.backend.allocated_bytes()
     for _ in range(attempt.rounds):
-        run_round(make(True))
+        breaks = run_round(make(True))
         after = attempt.backend.allocated_bytes()
         if after == before:
-            return True
+            return True, breaks
         before = after
-    return False
+    return False, breaks
 
 
 def _quiet_collector(undo: UndoLog) -> None:
     """Keep the garbage collector out of the capture: it may destroy somebody's graph, which would break ours (fact T3)."""
     if gc.isenabled():
+        undo.always("enable the garbage collector", gc.enable)  # first: an interrupt may come in between
         gc.disable()
-        undo.always("enable the garbage collector", gc.enable)

@@ -101,12 +101,22 @@ def dependents(books: Books, dependencies: Iterable[DependencyRecord]) -> list[C
 
 def invalidate(books: Books, dependencies: Iterable[DependencyRecord]) -> int:
     """Move the epochs and retire every graph that baked the old places in; the lock is held. Returns how many graphs."""
-    touched: set[Domain] = set()
-    for dependency in dependencies:
-        dependency.epoch += 1
-        for record in dependents(books, (dependency,)):
-            record.note_move()
-            if books.witness is not None:
-                books.witness.notice(record, Notice.epoch, record.epoch)
-            touched |= {entry.domain for entry in record.entries.values()}
-    return sum(books.evict_domain(domain, counted=False) for domain in touched)
+    dependencies = list(dependencies)
+    touched = {entry.domain for record in dependents(books, dependencies) for entry in record.entries.values()}
+    try:
+        for dependency in dependencies:
+            dependency.epoch += 1
+            for record in dependents(books, (dependency,)):
+                record.note_move()
+                if books.witness is not None:
+                    books.witness.notice(record, Notice.epoch, record.epoch)
+        return _retire(books, touched)
+    except Exception:
+        raise
+    except BaseException:  # an interrupt: what does not know the new epoch must not stay bound
+        _retire(books, touched)
+        raise
+
+
+def _retire(books: Books, domains: Iterable[Domain]) -> int:
+    return sum([books.evict_domain(domain, counted=False) for domain in domains])

@@ -44,9 +44,10 @@ class Domain:
         capturing: How many of its entries are CAPTURING; assigned by the entry table's effects.
         stream: The capture stream, used for nothing else.
         adopted: Whether a user's stream was captured on, whose workspaces may lie anywhere.
+        compact: Whether its pools may get a first block; not where others have memory in them.
     """
 
-    __slots__ = ("adopted", "capturing", "entries", "generation", "key", "kind", "name", "pool", "stream")
+    __slots__ = ("adopted", "capturing", "compact", "entries", "generation", "key", "kind", "name", "pool", "stream")
 
     def __init__(self, key: Hashable, name: str, kind: PoolKind) -> None:
         self.key = key
@@ -57,6 +58,7 @@ class Domain:
         self.pool: Pool | None = None
         self.stream: Stream | None = None
         self.adopted = False
+        self.compact = kind is not PoolKind.foreign
         self.generation = 0
 
     @property
@@ -111,9 +113,9 @@ class Domain:
 
     def leave_stream(self, books: Books) -> None:
         """Use it no more: its library workspace may be anybody's until the next clear; the lock is held."""
-        if self.stream is not None:
-            books.spent_streams.append(self.stream)
-            self.stream = None
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            books.spent_streams.append(stream)
 
 
 LIVE = frozenset({EntryState.CAPTURING, EntryState.BOUND, EntryState.REPLAYING})

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from cgstate.errors import ConfigError, LeaseOutstanding
-from cgstate.lifecycle.states import EntryState, ManagerState
+from cgstate.lifecycle.states import EntryState, ManagerState, PoolState
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def drained(books: Books, event: str, timeout: float | None) -> Iterator[None]:
-    """Refuse new leases, wait for those that other threads hold, then run the block with the lock held.
+    """Refuse new leases, wait for those that other threads hold, then run the block; the lock is held.
 
     Raises:
         ConfigError: ``timeout`` is no number of seconds.
@@ -25,17 +25,16 @@ def drained(books: Books, event: str, timeout: float | None) -> Iterator[None]:
     """
     check_timeout(timeout)
     thread = books.thread_id()
-    with books.gate.lock:
-        _refuse_own(books, event, thread)
-        was_serving = books.serving
+    _refuse_own(books, event, thread)
+    was_serving = books.serving
+    try:
         if was_serving:
             books.drain()
-        try:
-            await_leases(books, event, timeout, lambda: books.leases)
-            yield
-        finally:
-            if was_serving and books.state is ManagerState.SERVING and not books.serving:
-                books.undrain()
+        await_leases(books, event, timeout, lambda: books.leases)
+        yield
+    finally:
+        if was_serving and books.state is ManagerState.SERVING and not books.serving:
+            books.undrain()
 
 
 def check_timeout(timeout: float | None) -> None:
@@ -56,9 +55,9 @@ def await_leases(books: Books, event: str, timeout: float | None, held: Callable
     """
     gate = books.gate
     deadline = None if timeout is None else books.sync.now_ns() + int(timeout * 1e9)
-    books.draining = True
-    gate.notify()  # whoever waits for the manager and holds a lease must not go on waiting
     try:
+        books.draining = True
+        gate.notify()  # whoever waits for the manager and holds a lease must not go on waiting
         while number := held():
             left = None if deadline is None else (deadline - books.sync.now_ns()) / 1e9
             if left is not None and left <= 0:
@@ -77,12 +76,60 @@ def refuse_own_lease(books: Books, event: str) -> None:
     """
     with books.gate.lock:
         books.gate.end_dropped()
+        books.end_forgotten()
         _refuse_own(books, event, books.thread_id())
 
 
 def _refuse_own(books: Books, event: str, thread: int) -> None:
     if books.holds_lease(thread):
         raise books.refuse(event, "this thread holds no lease", LeaseOutstanding)
+
+
+def release(books: Books, timeout: float | None) -> None:
+    """See `GraphManager.release`."""
+    refuse_own_lease(books, "release")
+    with books.exclusive("release"):
+        books.check_open("release")
+        if books.state is not ManagerState.SERVING:
+            raise books.refuse("release", "the manager is serving")
+        with books.gate.lock, drained(books, "release", timeout):
+            books.check_open("release")  # the device may have been lost meanwhile
+            retire_everything(books)
+            books.release(leases=books.leases)
+        return_bytes(books)
+
+
+def close(books: Books, timeout: float | None) -> bool:
+    """See `GraphManager.close`; False if that was done already."""
+    if books.ended():
+        return False
+    refuse_own_lease(books, "close")
+    with books.exclusive("close"):
+        if books.ended():
+            return False  # another thread was faster
+        if not books.closed():
+            with books.gate.lock, drained(books, "close", timeout):
+                if not books.lost:
+                    retire_everything(books)
+                books.close(leases=books.leases)
+        return_bytes(books)
+        if books.lost:  # before, or noticed only now
+            books.reclaimer.let_go()
+        with books.gate.lock:
+            books.part()
+            books.given_back = not any(pool.state is PoolState.RETIRED for pool in books.pools)  # else the next call goes on
+    return True
+
+
+def return_bytes(books: Books) -> None:
+    """Reclaim and flush; waits for replays still running on the device. Nothing if that is lost."""
+    if not books.lost:
+        books.reclaimer.finish()
+    if books.lost:
+        return
+    books.reclaimer.flush()
+    with books.gate.lock:
+        forget_everything(books)
 
 
 def retire_everything(books: Books) -> None:

@@ -46,6 +46,7 @@ class Entry(_Hot):
 
     __slots__ = (
         "__weakref__",
+        "_name",
         "baked",
         "buffers",
         "descriptor",
@@ -71,6 +72,7 @@ class Entry(_Hot):
         self.manager = books
         self.gate = books.gate
         self.descriptor = descriptor
+        self._name = f"{component.component_id}[{descriptor!r}]"
         self.startup = startup
         self.observer = books.observer
         self.concurrent = component.concurrent_leases
@@ -94,7 +96,7 @@ class Entry(_Hot):
     @property
     def name(self) -> str:
         """E.g. ``decoder[64]``."""
-        return f"{self.component.component_id}[{self.descriptor!r}]"
+        return self._name
 
     def __repr__(self) -> str:
         return f"<Entry {self.name} {self.state.value}>"

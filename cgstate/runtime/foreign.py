@@ -24,21 +24,25 @@ if TYPE_CHECKING:
 class ForeignPool(Pool):
     """The engine's pool, as the domain that records into it sees it."""
 
-    __slots__ = ("_grown", "_mark")
+    __slots__ = ("_grown", "_mark", "_unmeasured")
 
     def __init__(self, label: str, handle: MemoryPool, domain: Domain) -> None:
         super().__init__(label, PoolKind.foreign, handle, domain)
         self._grown = 0
         self._mark: int | None = None
+        self._unmeasured = False
 
     def check_open(self) -> None:
         """Look before a capture, and note what the pool holds before it; the lock is held.
+
+        Where the one before could not be measured, its mark stays, so that what it grew is charged with this one's.
 
         Raises:
             PoolRetired: nobody keeps the pool open, and the allocator says so. Nothing was changed.
         """
         refuse_retired(self.handle, self.name)
-        self._mark = self.bytes()
+        if not self._unmeasured:
+            self._mark = self.bytes()
 
     @property
     def spent(self) -> bool:
@@ -58,8 +62,9 @@ class ForeignPool(Pool):
     def measure(self, *, failed: bool = False) -> int:
         """Charge what the pool grew since the capture before which it was last looked at, and return all that is charged."""
         if self._mark is not None:
-            grown = max(0, self.bytes() - self._mark)
-            self._mark = None
+            self._unmeasured = True
+            grown = max(0, self.bytes() - self._mark)  # may raise
+            self._unmeasured, self._mark = False, None
             self._grown += grown
             if failed:
                 self.wasted += grown

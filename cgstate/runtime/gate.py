@@ -29,7 +29,7 @@ class CaptureGate:
         free: No capture is open. Assigned by the entry table's effects only.
         holder: Thread that has the gate; 0 when free.
         destroying: Threads that destroy graphs right now; no capture begins meanwhile.
-        calls: Eager calls, and leased replays that draw random numbers, in progress by thread; they must not overlap a capture.
+        calls: Eager calls in progress by thread, and leased replays that wait for a turn in which they keep captures out.
         pending: Thread that waits to capture; calls that are not in progress yet let it go first.
         random: Orders replays of graphs that draw random numbers: they share the device's seed and offset.
         turns: The turns of all pools on the device; whose owner is in a call answered by a graph.
@@ -112,6 +112,11 @@ class CaptureGate:
         if self.waiting:
             self.changed.notify_all()
 
+    def tell(self) -> None:
+        """`notify`, without the lock."""
+        with self.lock:
+            self.notify()
+
     def unseal(self) -> None:
         """Let the next replay of each entry on the device ask again whether anything is in its way, with the lock held."""
         for turn in self.turns:
@@ -120,7 +125,9 @@ class CaptureGate:
     def end_dropped(self) -> None:
         """End the leases whose outputs were dropped, with the lock held."""
         while self.dropped:
-            self.dropped.popleft()()
+            end = self.dropped[0]
+            end()
+            del self.dropped[0]  # last: an interrupt must not come before it has ended
 
     def blocks_calls(self, thread: int) -> bool:
         """Whether a component call of ``thread`` has to wait for another thread's capture."""
@@ -146,13 +153,12 @@ class CaptureGate:
         self.calls[thread] = self.calls.get(thread, 0) + 1
 
     def leave_call(self, thread: int) -> None:
-        """Count it out, and let a waiting capture begin."""
+        """Count it out; the caller tells those who wait."""
         left = self.calls[thread] - 1
         if left:
             self.calls[thread] = left
         else:
             del self.calls[thread]
-            self.notify()
 
 
 _registry: WeakValueDictionary[str, CaptureGate] = WeakValueDictionary()

@@ -55,8 +55,13 @@ def replay(self: Entry) -> None:
                     raise
                 self.hits += 1
                 return
-    with self.lease() as lease:
-        lease.replay()
+    lease = self.lease()
+    try:
+        with lease:
+            lease.replay()
+    except BaseException:
+        lease.__exit__(None, None, None)  # over already, unless an interrupt came right before it ended
+        raise
 
 
 def sealed(self: Entry) -> bool:
@@ -94,29 +99,35 @@ def begin_lease(self: Lease) -> Lease:
     if self.thread:
         raise leasing.held_already(self)
     thread = books.thread_id()
-    with entry.lock:
-        if (
-            entry.fast
-            and entry.state is EntryState_BOUND
-            and entry.manager.serving
-            and entry.component.resident
-            and entry.noted == entry.component.epoch
-            and entry.gate.free
-        ):
-            component = entry.component
-            entry.leases += 1
-            entry.component.leased += 1
-            entry.state = EntryState_REPLAYING
+    try:
+        with entry.lock:
             if (
-                component.state is EntryState_BOUND
-                and component.leased > 0
+                entry.fast
+                and entry.state is EntryState_BOUND
+                and entry.manager.serving
+                and entry.component.resident
+                and entry.noted == entry.component.epoch
+                and entry.gate.free
             ):
-                component.state = EntryState_REPLAYING
-        elif entry.told is None or not acquire_told(entry, entry.told, thread):
-            leasing.acquire(entry, thread)
-        self.thread = thread
-        self.seen = None
-        books.held_leases.add(self)
+                component = entry.component
+                entry.leases += 1
+                entry.component.leased += 1
+                entry.state = EntryState_REPLAYING
+                if (
+                    component.state is EntryState_BOUND
+                    and component.leased > 0
+                ):
+                    component.state = EntryState_REPLAYING
+            elif entry.told is None or not acquire_told(entry, entry.told, thread):
+                leasing.acquire(entry, thread)
+            self.thread = thread
+            self.seen = None
+            books.held_leases.add(self)
+    except BaseException:
+        if self.thread:  # an interrupt: whoever asked for the lease does not get it
+            with entry.lock:
+                self.end()
+        raise
     return self
 
 
@@ -177,30 +188,38 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
         return
     entry = self.entry
     books = entry.manager
-    with entry.lock:
-        if self.thread:
-            self.thread = 0
-            books.held_leases.discard(self)
-            if (
-                entry.fast
-                and entry.state is EntryState_REPLAYING
-                and entry.leases == 1
-                and not entry.retiring
-                and not entry.failed
-                and not entry.gate.waiting
-            ):
-                component = entry.component
-                entry.leases = 0
-                entry.component.leased -= 1
-                entry.state = EntryState_BOUND
+    try:
+        with entry.lock:
+            if self.thread:
                 if (
-                    component.state is EntryState_REPLAYING
-                    and component.leased == 0
-                    and (component.bound > 0 or component.pure_lazy)
+                    entry.fast
+                    and entry.state is EntryState_REPLAYING
+                    and entry.leases == 1
+                    and not entry.retiring
+                    and not entry.failed
+                    and not entry.gate.waiting
                 ):
-                    component.state = EntryState_BOUND
-            elif entry.told is None or not release_told(entry, entry.told):
-                leasing.release(entry)
+                    component = entry.component
+                    entry.leases = 0
+                    entry.component.leased -= 1
+                    entry.state = EntryState_BOUND
+                    if (
+                        component.state is EntryState_REPLAYING
+                        and component.leased == 0
+                        and (component.bound > 0 or component.pure_lazy)
+                    ):
+                        component.state = EntryState_BOUND
+                    self.thread = 0
+                    books.held_leases.discard(self)
+                elif entry.told is not None and release_told(entry, entry.told):
+                    self.thread = 0
+                    books.held_leases.discard(self)
+                else:
+                    self.end()
+    except BaseException:
+        with entry.lock:
+            self.end()  # what is left of it, if an interrupt came in between
+        raise
     if books.unsettled:
         books.settle()
 
@@ -234,39 +253,41 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
         entry = found
         descriptor, exact = entry.descriptor, False
     thread = self.thread_id()
-    with self.lock:
-        turn = entry.turn
-        if (
-            entry.state is EntryState_BOUND
-            and books.serving
-            and record.resident
-            and entry.noted == record.epoch
-            and entry.fast
-            and handle == turn.last_handle
-            and not turn.owner
-            and gate.free
-            and not gate.pending
-        ):
-            if turn.sealed:
-                turn.unseal()  # first: an interrupt may come in a call, and nothing is taken yet
-            entry.leases += 1
-            record.leased += 1
-            entry.state = EntryState_REPLAYING
-            if (
-                record.state is EntryState_BOUND
-                and record.leased > 0
-            ):
-                record.state = EntryState_REPLAYING
-            turn.owner = thread
-            turn.exclusive = self.exclusive
-            refused = None
-        else:
-            refused = self.enter(entry, thread)
-    if refused is not None:
-        return self.by_eager(refused, args, kwargs)
-    turn = entry.turn
-    launching = False
+    launching = None  # nothing is taken yet
     try:
+        with self.lock:
+            turn = entry.turn
+            if (
+                entry.state is EntryState_BOUND
+                and books.serving
+                and record.resident
+                and entry.noted == record.epoch
+                and entry.fast
+                and handle == turn.last_handle
+                and not turn.owner
+                and gate.free
+                and not gate.pending
+            ):
+                if turn.sealed:
+                    turn.unseal()  # first: an interrupt may come in a call, and nothing is taken yet
+                entry.leases += 1
+                record.leased += 1
+                entry.state = EntryState_REPLAYING
+                if (
+                    record.state is EntryState_BOUND
+                    and record.leased > 0
+                ):
+                    record.state = EntryState_REPLAYING
+                turn.owner = thread
+                turn.exclusive = self.exclusive
+                launching = False
+            else:
+                refused = self.enter(entry, thread)
+                if refused is None:
+                    launching = False
+                    turn = entry.turn
+        if launching is None:
+            return self.by_eager(refused, args, kwargs)  # type: ignore[arg-type]  # since it was refused
         if self.point is not None:
             self.point("copy")
         if not exact:
@@ -288,37 +309,42 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             value = value.clone()  # type: ignore[attr-defined]  # the backend's tensors have it
         else:
             value = self.clone(value)
-    except BaseException as error:
-        self.failed(entry, error, launching=launching)
-        raise
-    with self.lock:
-        entry.hits += 1
-        if self.clone is None:
-            value = self.lend_out(value, entry, thread)
-            leasing.end_turn(entry)
-        elif (
-            entry.state is EntryState_REPLAYING
-            and entry.leases == 1
-            and not entry.retiring
-            and not entry.failed
-            and entry.fast
-            and not gate.waiting
-        ):
-            turn.owner = 0
-            entry.leases = 0
-            record.leased -= 1
-            entry.state = EntryState_BOUND
-            if (
-                record.state is EntryState_REPLAYING
-                and record.leased == 0
-                and (record.bound > 0 or record.pure_lazy)
+        with self.lock:
+            entry.hits += 1
+            if self.clone is None:
+                value = self.lend_out(value, entry, thread)
+            elif (
+                entry.state is EntryState_REPLAYING
+                and entry.leases == 1
+                and not entry.retiring
+                and not entry.failed
+                and entry.fast
+                and not gate.waiting
             ):
-                record.state = EntryState_BOUND
-        else:
-            leasing.end_turn(entry)
-            leasing.release(entry)
-        if self.ticks:
-            books.clock = entry.last_used = books.clock + 1
+                turn.owner = 0
+                entry.leases = 0
+                record.leased -= 1
+                entry.state = EntryState_BOUND
+                if (
+                    record.state is EntryState_REPLAYING
+                    and record.leased == 0
+                    and (record.bound > 0 or record.pure_lazy)
+                ):
+                    record.state = EntryState_BOUND
+            else:
+                leasing.end_call(entry, thread)
+            if self.ticks:
+                books.clock = entry.last_used = books.clock + 1
+    except BaseException as error:
+        if launching is not None:
+            try:
+                self.failed(entry, error, launching=launching)
+            except Exception:
+                raise
+            except BaseException:  # an interrupt came before its end
+                self.failed(entry, error, launching=launching)
+                raise
+        raise
     if books.unsettled:
         books.settle()
     if self.summary_every:

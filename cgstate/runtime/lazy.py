@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, assert_never
 
 from cgstate.errors import CaptureFailed, IllegalTransition, ManagerPoisoned, describe
 from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState
+from cgstate.runtime.capturing import GateBusy
 from cgstate.runtime.failure import Failure
 from cgstate.runtime.record import check_descriptor
 from cgstate.runtime.room import make_bytes, make_place, may_fit
 from cgstate.runtime.routines import capture_by_routine
 from cgstate.runtime.stats import Fallback
-from cgstate.runtime.transaction import GateBusy, Transaction, TransactionKind
+from cgstate.runtime.transaction import Transaction, TransactionKind
 from cgstate.runtime.vote import Ballot
 
 if TYPE_CHECKING:
@@ -50,25 +51,26 @@ def capture_on_miss(
     if refused is not None:
         return refused
     thread = books.thread_id()
-    with books.gate.lock:
-        entry = record.entries.get(descriptor)
-        if entry is not None and entry.state in USABLE:
-            return entry  # another thread was faster
-        refused = _shut(record)
-        if refused is not None:
-            return refused  # another thread has released the manager, or closed it
-        gate = books.gate
-        if not record.resident:
-            return Fallback.unavailable  # eager is refused as well then
-        if not gate.free or gate.blocks_capture(thread) or gate.pending or not books.try_exclusive(thread):
-            return Fallback.capture_busy
+    mine = False
     try:
+        with books.gate.lock:
+            entry = record.entries.get(descriptor)
+            if entry is not None and entry.state in USABLE:
+                return entry  # another thread was faster
+            refused = _shut(record)
+            if refused is not None:
+                return refused  # another thread has released the manager, or closed it
+            gate = books.gate
+            if not record.resident:
+                return Fallback.unavailable  # eager is refused as well then
+            if not gate.free or gate.blocks_capture(thread) or gate.pending or not books.try_exclusive(thread):
+                return Fallback.capture_busy
+            mine = True
         return _capture(record, routine, descriptor)
     finally:
-        with books.gate.lock:
-            books.busy = 0
-            books.gate.notify()
-        books.settle()
+        if mine:
+            books.busy = 0  # before anything is called
+            books.left()
 
 
 def _shut(record: ComponentRecord) -> Fallback | None:
@@ -126,14 +128,14 @@ def _examine(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
 def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable) -> Entry | Fallback:
     """Make room, capture, bind; the manager is ours."""
     books = record.manager
-    if not make_place(record):
+    if not make_place(record, descriptor):
         return Fallback.capacity
     if not make_bytes(record, descriptor):
         return Fallback.budget
     transaction = Transaction(books, TransactionKind.lazy)
-    with books.gate.lock:
-        entry = books.wanted = record.entry(descriptor)
     try:
+        with books.gate.lock:
+            entry = books.wanted = record.entry(descriptor)
         capture_by_routine(transaction, entry, routine)
         transaction.commit()
         with books.gate.lock:
@@ -147,14 +149,27 @@ def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
     except IllegalTransition:
         return Fallback.unavailable  # the world moved on between begin and commit
     finally:
-        transaction.abort()
-        with books.gate.lock:
-            books.wanted = None
-            if entry.state is EntryState.EAGER and not entry.startup and not entry.unreclaimed:
-                record.drop(entry)
-        if entry.state not in USABLE:
-            books.reclaimer.settle()
-            books.reclaimer.drop_pools()
+        try:
+            _leave(record, transaction, descriptor)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt
+            _leave(record, transaction, descriptor)
+            raise
+
+
+def _leave(record: ComponentRecord, transaction: Transaction, descriptor: Hashable) -> None:
+    """Whatever became of it: nothing of the capture is open, or left where it was not bound. May be said again."""
+    books = record.manager
+    transaction.abort()
+    with books.gate.lock:
+        books.wanted = None
+        entry = record.entries.get(descriptor)
+        if entry is not None and entry.state is EntryState.EAGER and not entry.startup and not entry.unreclaimed:
+            record.drop(entry)
+    if entry is None or entry.state not in USABLE:
+        books.reclaimer.settle()
+        books.reclaimer.drop_pools()
 
 
 def _answer(record: ComponentRecord, failure: CaptureFailed) -> Fallback:

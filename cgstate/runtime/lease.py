@@ -59,17 +59,27 @@ class Lease:
         return entry.output
 
     def end(self) -> None:
-        """Give it back, with the lock held; nothing once it is over. The caller settles afterwards, without the lock."""
+        """Give it back, with the lock held; may be said again. The caller settles afterwards, without the lock."""
         if self.thread:
-            self.over()
-            leasing.release(self.entry)
+            self.release()
+        self.entry.manager.held_leases.discard(self)
+        leasing.ended(self.entry)
 
     def launched(self) -> None:
         """This lease's replay was the pool's last one; the lock is held."""
         self.seen = object()
         self.entry.turn.lend(self.seen)
 
-    def over(self) -> None:
-        """Mark the lease as ended; the lock is held."""
+    def hold(self) -> None:
+        """A lease on the entry was taken for this thread, and is this one from now on; the lock is held."""
+        self.thread = self.entry.turn.owner
+
+    def release(self) -> None:
+        """The lease and its mark end in one moment; the lock is held."""
+        self.entry.release()
         self.thread = 0
-        self.entry.manager.held_leases.discard(self)
+
+    def fail(self) -> None:
+        """`release`, as the launch raised; the lock is held."""
+        self.entry.replay_fail()
+        self.thread = 0

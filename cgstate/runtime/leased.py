@@ -41,11 +41,15 @@ class LeasedOutput(Generic[R]):
 
     @classmethod
     def of(cls, value: object, entry: Entry, thread: int) -> LeasedOutput[object]:
-        """Wrap a static output; the caller's lease becomes this output's. The lock is held."""
+        """Wrap a static output; the lease of the call that ``thread`` has the turn for becomes this output's, and the turn ends.
+
+        The lock is held.
+        """
         lease = Lease(entry)
-        lease.thread = thread
+        output = LeasedOutput(value, entry, lease)
         entry.manager.held_leases.add(lease)
-        return LeasedOutput(value, entry, lease)
+        leasing.end_turn(entry, thread, lease.hold)
+        return output
 
     @property
     def expired(self) -> bool:
@@ -79,22 +83,30 @@ class LeasedOutput(Generic[R]):
             return self.value
         backend = entry.manager.backend
         thread = entry.manager.thread_id()
-        with entry.gate.lock:
-            if backend.capturing() or (not entry.gate.free and entry.gate.holder == thread):
-                raise CaptureActive("entry", entry.name, entry.state, "copy", "caller's stream not capturing")
-            leasing.take_turn(entry, thread)
+        taken = False
         try:
-            return backend.clone(self.value)
-        finally:
             with entry.gate.lock:
-                leasing.end_turn(entry)
+                if backend.capturing() or (not entry.gate.free and entry.gate.holder == thread):
+                    raise CaptureActive("entry", entry.name, entry.state, "copy", "caller's stream not capturing")
+                leasing.take_turn(entry, thread, exclusive=False)
+                taken = True
+            copy = backend.clone(self.value)
+            with entry.gate.lock:
+                leasing.end_turn(entry, thread)
+        except BaseException:
+            if taken:
+                with entry.gate.lock:
+                    leasing.end_turn(entry, thread)
+            raise
+        return copy
 
     def release(self) -> None:
         """End the lease. Idempotent."""
-        lease, self._lease = self._lease, None
+        lease = self._lease
         self._value = None if self._entry is not None else self._value
         if lease is not None:
             lease.__exit__(None, None, None)
+            self._lease = None  # last: until it is over, it can be ended again
 
     def __del__(self) -> None:
         lease = getattr(self, "_lease", None)

@@ -6,6 +6,7 @@ clone of one call against every other call into the pool (I5); it covers just th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cgstate.errors import CaptureActive, IllegalTransition, ManagerClosed, ManagerPoisoned, NotResident
@@ -50,7 +51,11 @@ def acquire(entry: Entry, thread: int) -> None:
         raise sharpen(entry, refusal) from None
     component = entry.component
     if component.state is EntryState_BOUND:
-        component.first_lease()
+        try:
+            component.first_lease()
+        except BaseException:  # an interrupt
+            entry.release()
+            raise
 
 
 def _await_gate(entry: Entry, thread: int) -> bool:
@@ -82,14 +87,8 @@ def sharpen(entry: Entry, refusal: IllegalTransition) -> IllegalTransition:
     return kind(refusal.machine, refusal.entity, refusal.state, refusal.event, f"the manager is not {entry.manager.state}")
 
 
-def release(entry: Entry) -> None:
-    """Give a lease back, with the lock held. The caller settles the reclaimer afterwards, without the lock."""
-    entry.release()
-    ended(entry)
-
-
 def ended(entry: Entry) -> None:
-    """What the end of a lease may bring about: retirement, the component's move, a waiting close."""
+    """What the end of a lease may bring about: retirement, the component's move, a waiting close. Once or twice is the same."""
     state = entry.state
     if state is EntryState_EVICTED or state is EntryState_FAILED:
         entry.manager.retire_recording(entry)
@@ -101,12 +100,21 @@ def ended(entry: Entry) -> None:
         gate.changed.notify_all()
 
 
-def take_turn(entry: Entry, thread: int) -> None:
+def take_turn(entry: Entry, thread: int, *, exclusive: bool) -> None:
+    """Wait for the pool's turn and take it, with the lock held; ``exclusive``: other threads' captures are kept out meanwhile.
+
+    Raises:
+        CaptureActive: as `await_turn`; the turn is not taken.
+    """
+    await_turn(entry, thread)
+    have_turn(entry, thread, exclusive=exclusive)
+
+
+def await_turn(entry: Entry, thread: int) -> None:
     """Wait for the pool's turn and order the current stream after the pool's last work, with the lock held.
 
     Raises:
-        CaptureActive: this thread has the turn already, or waiting would never end, or the last stream cannot be marked; the turn
-            is not taken.
+        CaptureActive: this thread has the turn already, or waiting would never end, or the last stream cannot be marked.
     """
     turn = entry.turn
     gate = entry.gate
@@ -122,14 +130,22 @@ def take_turn(entry: Entry, thread: int) -> None:
     handle = entry.current_handle(entry.index)
     if handle != turn.last_handle:
         turn.follow(handle, entry.manager.backend)
-    if random is not turn:
-        if handle != random.last_handle:
-            random.follow(handle, entry.manager.backend)
-        random.take(thread)
-    turn.take(thread)
+    if random is not turn and handle != random.last_handle:
+        random.follow(handle, entry.manager.backend)
+
+
+def have_turn(entry: Entry, thread: int, *, exclusive: bool) -> None:
+    """Take the turns that `await_turn` has waited for, all or none of them; the lock was held ever since."""
+    turn = entry.turn
+    also = entry.gate.random if entry.uses_random else None
+    turn.take(thread, also, exclusive=exclusive)
     audit = entry.manager.audit
     if audit is not None:
-        audit.turn_taken(turn, thread, handle)
+        try:
+            audit.turn_taken(turn, thread, turn.last_handle)
+        except BaseException:
+            turn.give(also, None)
+            raise
 
 
 def in_the_way(entry: Entry, thread: int) -> int:
@@ -151,52 +167,84 @@ def in_break(entry: Entry) -> bool:
     return entry.turn.breaking is entry.component
 
 
-def end_turn(entry: Entry) -> None:
-    """Give the turn back, with the lock held."""
-    entry.turn.give()
-    gate = entry.gate
-    if entry.uses_random:
-        gate.random.give()
+def end_turn(entry: Entry, thread: int, step: Callable[[], None] | None = None) -> bool:
+    """Give the turn back if a call of ``thread`` into the entry has it, and take ``step`` with it; the lock is held.
+
+    Returns:
+        Whether it had. Else nothing was done: whoever was interrupted while it ended its call may say it again.
+    """
+    turn, gate = entry.turn, entry.gate
+    had = turn.answers(thread, entry.component)
+    if had:
+        turn.give(gate.random if entry.uses_random else None, step)
     if gate.waiting:
         gate.changed.notify_all()
     audit = entry.manager.audit
-    if audit is not None:
-        audit.turn_ended(entry.turn)
+    if had and audit is not None:
+        audit.turn_ended(turn)
+    return had
+
+
+def end_call(entry: Entry, thread: int) -> None:
+    """Give turn and lease of a call back; only what was left if that was broken off before. The lock is held."""
+    end_turn(entry, thread, entry.release)
+    ended(entry)
+
+
+def fail_call(entry: Entry, thread: int, error: BaseException) -> None:
+    """The launch of a call raised: that is its lease's release, and the entry's failure. The lock is held."""
+    if end_turn(entry, thread, entry.replay_fail):
+        note_launch(entry, error)
+    ended(entry)
 
 
 def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
     """Launch a leased entry in the pool's turn."""
     gate, books = entry.gate, entry.manager
-    with gate.lock:
-        _take_turn_of_lease(entry, thread)
-    if entry.baked.pins:
-        try:
-            pinned.check(entry)
-        except BaseException:
-            with gate.lock:
-                _end_turn_of_lease(entry, thread)
-            raise
-    entry.turn.latest = None  # what was handed out expires even if the launch raises: it may have begun
-    point = books.sync.point
-    if point is not None:
-        point("launch")
+    launching: bool | None = None  # the turn is not taken yet
     try:
-        entry.launch()
-    except BaseException as error:
         with gate.lock:
-            broke_off = in_break(entry)
-            _end_turn_of_lease(entry, thread)
-            if broke_off:
-                books.judge(error)
-            else:
-                lease.over()
-                launch_raised(entry, error)
-        books.settle()
+            _take_turn_of_lease(entry, thread)
+            launching = False
+        if entry.baked.pins:
+            pinned.check(entry)
+        entry.turn.latest = None  # what was handed out expires even if the launch raises: it may have begun
+        point = books.sync.point
+        if point is not None:
+            point("launch")
+        launching = True
+        entry.launch()
+        launching = False
+        with gate.lock:
+            entry.hits += 1
+            lease.launched()
+            end_turn(entry, thread)
+    except BaseException as error:
+        if launching is not None:
+            try:
+                _break_off(entry, thread, lease, error, launching=launching)
+            except Exception:
+                raise
+            except BaseException:  # an interrupt came before its end
+                _break_off(entry, thread, lease, error, launching=launching)
+                raise
         raise
-    with gate.lock:
-        entry.hits += 1
-        lease.launched()
-        _end_turn_of_lease(entry, thread)
+
+
+def _break_off(entry: Entry, thread: int, lease: Lease, error: BaseException, *, launching: bool) -> None:
+    """Something raised in the turn of a leased replay: only the launch itself fails the entry, and an eager break is none of it."""
+    books = entry.manager
+    with entry.gate.lock:
+        if launching and not in_break(entry):
+            if end_turn(entry, thread, lease.fail):
+                note_launch(entry, error)
+            books.held_leases.discard(lease)
+            ended(entry)
+        else:
+            end_turn(entry, thread)
+            books.judge(error)
+    if launching:
+        books.settle()
 
 
 def _take_turn_of_lease(entry: Entry, thread: int) -> None:
@@ -205,27 +253,22 @@ def _take_turn_of_lease(entry: Entry, thread: int) -> None:
     if not gate.free and _await_gate(entry, thread):
         raise CaptureActive("entry", entry.name, entry.state, "replay", "caller's stream not capturing")
     _check_lease(entry)
-    excluding = _keeps_captures_out(entry)
-    if excluding:
+    excluding = waiting = _keeps_captures_out(entry)
+    if waiting:
         gate.enter_call(thread)  # no capture may open before it is launched (fact S2)
     try:
-        take_turn(entry, thread)
-        try:
-            _check_lease(entry)
-        except BaseException:
-            end_turn(entry)
-            raise
+        await_turn(entry, thread)
+        _check_lease(entry)
+        if waiting:
+            gate.leave_call(thread)  # the turn says it from here on
+            waiting = False
+        have_turn(entry, thread, exclusive=excluding)
     except BaseException as error:
-        if excluding:
+        if waiting:
             gate.leave_call(thread)
+            gate.notify()
         entry.manager.judge(error)
         raise
-
-
-def _end_turn_of_lease(entry: Entry, thread: int) -> None:
-    if _keeps_captures_out(entry):
-        entry.gate.leave_call(thread)
-    end_turn(entry)
 
 
 def _keeps_captures_out(entry: Entry) -> bool:
@@ -248,16 +291,16 @@ def launch_failed(entry: Entry, error: BaseException) -> None:
     component = entry.component
     if component.state is EntryState_BOUND:
         component.first_lease()
-    launch_raised(entry, error)
-
-
-def launch_raised(entry: Entry, error: BaseException) -> None:
-    """A leased entry's launch raised: that is the lease's release, and the entry's failure. The lock is held."""
     entry.replay_fail()
+    note_launch(entry, error)
+    ended(entry)
+
+
+def note_launch(entry: Entry, error: BaseException) -> None:
+    """Remember that a launch raised; the lock is held."""
     books = entry.manager
     kind = books.backend.failure_kind(error)
-    books.note_failure(entry, kind or FailureKind.USER, error)
-    entry.component.refresh()
-    ended(entry)
     if kind is FailureKind.DEVICE:
         books.lose_device()
+    books.note_failure(entry, kind or FailureKind.USER, error)
+    entry.component.refresh()

@@ -8,69 +8,39 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from cgstate.backends.base import Backend, CaptureErrorMode
 from cgstate.backends.choose import choose
-from cgstate.errors import CaptureActive, ConfigError, InvariantViolation, describe
-from cgstate.lifecycle.states import ManagerState, PoolState
+from cgstate.errors import ConfigError, describe
+from cgstate.lifecycle.states import ManagerState
 from cgstate.lifecycle.steps import Observer
-from cgstate.runtime import memory, residency, sharing
+from cgstate.runtime import ending, explicit, memory, residency, sharing
+from cgstate.runtime.arguments import check_counts, check_flags, member
 from cgstate.runtime.books import Books
 from cgstate.runtime.budget import parse_budget
 from cgstate.runtime.check import Checker
 from cgstate.runtime.config import ComponentConfig
 from cgstate.runtime.dependency import Dependency, checked_names, declare, declared, invalidate
 from cgstate.runtime.domain import Isolation
-from cgstate.runtime.ending import abandon, drained, forget_everything, refuse_own_lease, retire_everything
 from cgstate.runtime.entry import Entry
+from cgstate.runtime.explicit import CaptureReport
 from cgstate.runtime.gate import gate_of
-from cgstate.runtime.memory import Comparison, MemoryEstimate, MemoryReport, Profile
-from cgstate.runtime.preparing import AnyComponent, PrepareReport, build, uncovered, validate
-from cgstate.runtime.progress import track
+from cgstate.runtime.memory import MemoryEstimate, MemoryReport, Profile
+from cgstate.runtime.preparing import AnyComponent, PrepareReport, prepare
 from cgstate.runtime.record import ComponentRecord, check_descriptor
 from cgstate.runtime.room import shrink
-from cgstate.runtime.routines import capture_by_routine
 from cgstate.runtime.stats import ManagerStats
 from cgstate.runtime.sync import THREADING, Sync
-from cgstate.runtime.transaction import Transaction, TransactionKind
-from cgstate.runtime.vote import AloneInTheWorld, Ballot, RankVote
+from cgstate.runtime.transaction import Transaction
+from cgstate.runtime.vote import AloneInTheWorld, RankVote
 from cgstate.runtime.witness import Witness
-
-E = TypeVar("E", bound=StrEnum)
 
 log = logging.getLogger("cgstate")
 _numbers = itertools.count(1)
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureReport:
-    """What `GraphManager.capture_and_bind` did.
-
-    Attributes:
-        bound: By component, how many graphs were bound by this call.
-        seconds: How long it took.
-        memory: What the manager holds now.
-        estimate: The last estimate of `GraphManager.profile_memory`, if there was one.
-    """
-
-    bound: Mapping[str, int]
-    seconds: float
-    memory: MemoryReport
-    estimate: MemoryEstimate | None
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """The estimate against what is held now; None without one, or where other graphs are held than those it is about."""
-        if self.estimate is None or len(self.memory.entries) != self.estimate.graphs or self.memory.retired:
-            return None
-        return Comparison(self.estimate.lower, self.memory.total, self.estimate.upper)
 
 
 class GraphManager:
@@ -87,6 +57,11 @@ class GraphManager:
         owner_thread: Refuse calls from any thread but the one that made the manager.
         capture_error_mode: How far a capture forbids what other threads do.
         warmup_rounds: The most warm-up rounds before a capture; they end early when a round leaves no allocation behind.
+        compact: Look for the one block of memory that the first graph of a pool needs, so that its temporaries share it instead of
+            taking a segment each. Where a warm-up has left two large segments or more, the work is run up to six times more before
+            the first capture into the pool, and the allocator's cache returned after each; a profile does it for the capture that
+            follows, and a miss never does. Not done for work with eager breaks, on a stream of yours, or in a ``pool`` of the
+            engine's.
         dependencies: Names of foreign memory that `invalidate` and `suspend` shall know, whether or not a component names them.
         negative_cache: How many failures are remembered; and of how many descriptors what they cost, and a component's misses.
         stats_detail: How many missed keys are counted one by one.
@@ -114,6 +89,7 @@ class GraphManager:
         owner_thread: bool = False,
         capture_error_mode: CaptureErrorMode | str = CaptureErrorMode.thread_local,
         warmup_rounds: int = 3,
+        compact: bool = True,
         dependencies: Iterable[str] = (),
         negative_cache: int = 256,
         stats_detail: int = 64,
@@ -123,15 +99,9 @@ class GraphManager:
         sync: Sync = THREADING,
         observer: Observer | Witness | None = None,
     ) -> None:
-        counts = {"warmup_rounds": warmup_rounds, "negative_cache": negative_cache, "stats_detail": stats_detail}
-        for name, count in counts.items():
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ConfigError(f"{name} must be a positive count, not {count!r}")
-        if isinstance(summary_every, bool) or not isinstance(summary_every, int) or summary_every < 0:
-            raise ConfigError(f"summary_every must be a count, not {summary_every!r}")
-        for name, flag in {"check": check, "owner_thread": owner_thread}.items():
-            if not isinstance(flag, bool):
-                raise ConfigError(f"{name} must be True or False, not {flag!r}")
+        check_counts(least=1, warmup_rounds=warmup_rounds, negative_cache=negative_cache, stats_detail=stats_detail)
+        check_counts(least=0, summary_every=summary_every)
+        check_flags(check=check, owner_thread=owner_thread, compact=compact)
         if vote is not None and not hasattr(vote, "agree"):
             raise ConfigError(f"vote must have a method agree, not be {vote!r}")
         witness = observer if isinstance(observer, Witness) else None
@@ -139,7 +109,7 @@ class GraphManager:
         if told is not None and not callable(told):
             raise ConfigError(f"observer must be a function or a witness, not {observer!r}")
         known = checked_names("dependencies", dependencies)
-        chosen = _enum(Isolation, "isolation", isolation)
+        chosen = member(Isolation, "isolation", isolation)
         if chosen is Isolation.foreign and pool is None:
             raise ConfigError("isolation is foreign, and no pool is given")
         device = choose(backend)
@@ -151,8 +121,9 @@ class GraphManager:
             isolation=chosen,
             foreign=None if pool is None else device.adopt_pool(pool),
             vote=vote if vote is not None else AloneInTheWorld(),
-            capture_error_mode=_enum(CaptureErrorMode, "capture_error_mode", capture_error_mode),
+            capture_error_mode=member(CaptureErrorMode, "capture_error_mode", capture_error_mode),
             warmup_rounds=warmup_rounds,
+            compact=compact,
             negative_cache=negative_cache,
             stats_detail=stats_detail,
             summary_every=summary_every,
@@ -170,7 +141,7 @@ class GraphManager:
         declare(books, known)
         self._components: list[AnyComponent] = []
         self._estimate: MemoryEstimate | None = None
-        self._finalizer = weakref.finalize(self, abandon, self._books, self._components)
+        self._finalizer = weakref.finalize(self, ending.abandon, self._books, self._components)
         self._finalizer.atexit = False  # at interpreter exit the device is not ours any more
 
     def __repr__(self) -> str:
@@ -216,31 +187,7 @@ class GraphManager:
             ConfigError: duplicate ids, a component that another manager has, or anything wrong in ``config``; nothing was changed.
             IllegalTransition: the manager was prepared already.
         """
-        books = self._books
-        with books.exclusive("prepare"):
-            books.check_open("prepare")
-            with books.gate.lock:
-                if books.state is not ManagerState.NEW:
-                    books.prepare()  # refuses; the components, some of them prepared already, are not what is wrong
-            configs = validate(books, components, config)
-            active = [component for component in components if component.component_id in configs]
-            records = {component.component_id: build(books, component, configs[component.component_id]) for component in active}
-            report = PrepareReport(
-                active=tuple(records),
-                eager=tuple(component.component_id for component in components if component.component_id not in records),
-                uncovered=uncovered(components, records),
-            )
-            with books.gate.lock:
-                books.prepare()
-                books.components.update(records)
-                sharing.join_components(books, active)
-                for component in components:  # those that stay eager, too: what names are known is no matter of configuration
-                    declare(books, component.dependencies, records.get(component.component_id))
-                residency.refresh(records.values())
-            for component in active:
-                component.attach(records[component.component_id])
-            self._components.extend(active)
-        return report
+        return prepare(self._books, components, config, self._components)
 
     def profile_memory(self) -> MemoryEstimate:
         """What capturing everything will hold, before it is captured. Leaves nothing behind (I4).
@@ -251,11 +198,10 @@ class GraphManager:
             IllegalTransition: the manager is not PREPARED: nothing prepared yet, or serving already.
             CaptureFailed: the device was lost while profiling.
         """
-        self._estimate = memory.profile_memory(self._books, self._routine_records())
+        self._estimate = memory.profile_memory(self._books, self._books.routine_records())
         return self._estimate
 
-    @contextmanager
-    def profile(self) -> Iterator[Profile]:
+    def profile(self) -> AbstractContextManager[Profile]:
         """Measure what the captures of this thread take inside the block, and leave nothing of them (I4).
 
         For runners with buffers of their own: every `transaction` of the block, and `capture_and_bind`, records into throwaway
@@ -267,8 +213,7 @@ class GraphManager:
             IllegalTransition: the manager is not PREPARED: say ``prepare([])`` where there are no components; or it serves already.
             CaptureActive: another operation of this thread is open, or it is inside a component call.
         """
-        with memory.profiling(self._books) as profile:
-            yield profile
+        return memory.profiling(self._books)
 
     # -- capturing ----------------------------------------------------------------------------------------------------
 
@@ -284,35 +229,9 @@ class GraphManager:
             CaptureFailed: one failed; everything is as before, and the failing entry is FAILED.
             IllegalTransition: something refuses; nothing was changed.
         """
-        books = self._books
-        started = books.sync.now_ns()
-        bound: Counter[str] = Counter()
-        with self.transaction() as transaction:
-            todo: list[Entry] = []
-            with books.gate.lock:
-                for record in self._routine_records():
-                    transaction.include(record)
-                    if not record.pure_lazy:
-                        todo += [record.entry(d) for d in record.startup_order if d not in record.available]
-                for entry in todo:
-                    residency.check_capture(entry)
-            for entry in track(todo, "Capturing graphs", show=progress):
-                record = entry.component
-                assert record.routine is not None
-                if record.collective and not books.vote.agree(Ballot.capture, record.component_id, entry.descriptor):
-                    raise books.refuse("capture", "all ranks agree")
-                capture_by_routine(transaction, entry, record.routine)
-                bound[record.component_id] += 1
-        seconds = (books.sync.now_ns() - started) / 1e9
-        if not transaction.committed:
-            bound.clear()  # in a profile
-        report = CaptureReport(dict(bound), seconds, self.memory(), self._estimate)
-        if report.comparison is not None and report.comparison.actual > report.comparison.upper:
-            log.warning("%s: %s", books.name, report.comparison)
-        return report
+        return explicit.capture_and_bind(self._books, self._estimate, progress=progress)
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> AbstractContextManager[Transaction]:
         """Capture entries one by one inside the block; they are bound together at its end, or not at all.
 
         Raises:
@@ -320,50 +239,7 @@ class GraphManager:
             IllegalTransition: another operation of this thread is open, this thread is inside a component call, or the manager is
                 closed.
         """
-        books = self._books
-        profile = books.profile
-        if profile is not None and profile.thread == books.thread_id():
-            with profile.transaction() as profiled:
-                yield profiled
-            return
-        with books.exclusive("capture") as thread:
-            self._begin(thread)
-            transaction = Transaction(books, TransactionKind.explicit)
-            try:
-                books.reclaimer.settle()
-                books.reclaimer.finish()  # what is retired and still in flight would count against the capacity (I11)
-                books.reclaimer.drop_pools()  # the peak is the larger of old and new, not their sum
-                yield transaction
-                if not transaction.committed:
-                    transaction.commit()
-                with books.gate.lock:
-                    books.commit()
-            except BaseException as error:
-                transaction.abort()
-                with books.gate.lock:
-                    if books.state is ManagerState.CAPTURING:
-                        books.commit() if transaction.committed else books.fail()
-                if books.state is not ManagerState.POISONED:
-                    try:
-                        books.reclaimer.finish()
-                        books.reclaimer.flush()
-                    except Exception as problem:
-                        if isinstance(problem, InvariantViolation):
-                            raise
-                        error.add_note(
-                            f"giving memory back afterwards raised {describe(problem)}"
-                        )  # the first error is the one to see
-                raise
-
-    def _begin(self, thread: int) -> None:
-        books = self._books
-        with books.gate.lock:
-            books.check_open("capture")
-            if books.inside_call(thread):
-                raise books.refuse("capture", "this thread is not inside a component call", CaptureActive)
-            if books.state is ManagerState.NEW:
-                books.prepare()
-            books.capture()
+        return explicit.transaction(self._books)
 
     def entry(
         self, component_id: str, descriptor: Hashable, *, dependencies: Iterable[str] = (), inside: str | None = None
@@ -604,17 +480,7 @@ class GraphManager:
             LeaseOutstanding: this thread holds a lease, or others outlasted ``timeout``. Nothing was changed; call again.
             IllegalTransition: the manager does not serve.
         """
-        books = self._books
-        refuse_own_lease(books, "release")
-        with books.exclusive("release"):
-            books.check_open("release")
-            if books.state is not ManagerState.SERVING:
-                raise books.refuse("release", "the manager is serving")
-            with drained(books, "release", timeout):
-                books.check_open("release")  # the device may have been lost meanwhile
-                retire_everything(books)
-                books.release(leases=books.leases)
-            self._return_bytes()
+        ending.release(self._books, timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """`release` for good: components answer eagerly from now on, entries refuse. Idempotent.
@@ -626,53 +492,16 @@ class GraphManager:
             CaptureActive: called inside a transaction of this manager.
         """
         books = self._books
-        if books.ended():
-            return
-        refuse_own_lease(books, "close")
-        with books.exclusive("close"):
-            if books.ended():
-                return  # another thread was faster
-            if not books.closed():
-                with drained(books, "close", timeout):
-                    if not books.lost:
-                        retire_everything(books)
-                    books.close(leases=books.leases)
-            self._return_bytes()
-            if books.lost:  # before, or noticed only now
-                books.reclaimer.let_go()
-            with books.gate.lock:
-                books.part()
-                books.given_back = not any(pool.state is PoolState.RETIRED for pool in books.pools)  # else the next call goes on
+        if ending.close(books, timeout):
             if books.ended():
                 self._finalizer.detach()
             for name, stats in self.stats().components.items():
                 log.info("%s: %s: %s", books.name, name, stats.summary())
 
-    def _return_bytes(self) -> None:
-        """Reclaim and flush; waits for replays still running on the device. Nothing if that is lost."""
-        books = self._books
-        if not books.lost:
-            books.reclaimer.finish()
-        if books.lost:
-            return
-        books.reclaimer.flush()
-        with books.gate.lock:
-            forget_everything(books)
-
     # -- helpers ------------------------------------------------------------------------------------------------------
-
-    def _routine_records(self) -> list[ComponentRecord]:
-        return [record for record in self._books.components.values() if record.routine is not None]
 
     def _record(self, component_id: str) -> ComponentRecord:
         record = self._books.components.get(component_id) if isinstance(component_id, str) else None
         if record is None:
             raise ConfigError(f"unknown component {component_id!r}; there are {sorted(self._books.components)}")
         return record
-
-
-def _enum(kind: type[E], name: str, value: object) -> E:
-    try:
-        return kind(str(value))
-    except ValueError:
-        raise ConfigError(f"{name} must be one of {[member.value for member in kind]}, not {value!r}") from None

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from cgstate.backends.base import Backend
 from cgstate.errors import ConfigError, StaleBinding
-from cgstate.runtime.capture import MakeFunction
 
 if TYPE_CHECKING:
+    from cgstate.runtime.capture import MakeFunction
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.record import AnyRoutine, ComponentRecord
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cgstate.errors import ConfigError, describe
-from cgstate.runtime import sharing
+from cgstate.lifecycle.states import ManagerState
+from cgstate.runtime import residency, sharing
 from cgstate.runtime.component import CaptureMode, Component, LeasedComponent
 from cgstate.runtime.config import ComponentConfig, parse
+from cgstate.runtime.dependency import declare
 from cgstate.runtime.domain import Isolation
 from cgstate.runtime.record import ComponentRecord
 
@@ -32,6 +34,56 @@ class PrepareReport:
     active: tuple[str, ...]
     eager: tuple[str, ...]
     uncovered: Mapping[str, tuple[str, ...]]
+
+
+def prepare(
+    books: Books,
+    components: Sequence[AnyComponent],
+    config: Mapping[str, Mapping[str, object]] | None,
+    taken: list[AnyComponent],
+) -> PrepareReport:
+    """See `GraphManager.prepare`; adds the active components to those ``taken``."""
+    with books.exclusive("prepare"):
+        books.check_open("prepare")
+        with books.gate.lock:
+            if books.state is not ManagerState.NEW:
+                books.prepare()  # refuses; the components, some of them prepared already, are not what is wrong
+        configs = validate(books, components, config)
+        active = [component for component in components if component.component_id in configs]
+        records = {component.component_id: build(books, component, configs[component.component_id]) for component in active}
+        report = PrepareReport(
+            active=tuple(records),
+            eager=tuple(component.component_id for component in components if component.component_id not in records),
+            uncovered=uncovered(components, records),
+        )
+        try:
+            with books.gate.lock:
+                books.components.update(records)
+                sharing.join_components(books, active)
+                for component in components:  # those that stay eager, too: what names are known is no matter of configuration
+                    declare(books, component.dependencies, records.get(component.component_id))
+                residency.refresh(records.values())
+                for component in active:
+                    component.attach(records[component.component_id])
+                taken.extend(active)
+                books.prepare()  # last: until then it may be said again
+        except BaseException:  # an interrupt
+            if books.state is ManagerState.NEW:
+                _let_go(books, records, active, taken)
+            raise
+    return report
+
+
+def _let_go(
+    books: Books, records: Mapping[str, ComponentRecord], active: Sequence[AnyComponent], taken: list[AnyComponent]
+) -> None:
+    """Know nothing of components that were about to be prepared."""
+    with books.gate.lock:
+        for name in records:
+            books.components.pop(name, None)
+    for component in active:
+        component.detach()
+    taken.clear()
 
 
 def validate(

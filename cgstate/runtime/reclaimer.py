@@ -40,6 +40,7 @@ class Retired:
         statics: The static inputs alone, which are charged until then.
         fence: Marks that the device must have passed; None while they are not set yet.
         stepped: Whether its entry has it no more in its count: the destruction was begun, and failed if it is still here.
+        gone: Whether it was destroyed.
     """
 
     entry: Entry
@@ -49,6 +50,26 @@ class Retired:
     statics: Statics
     fence: tuple[Event, ...] | None = None
     stepped: bool = False
+    gone: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Return:
+    """One return of bytes to the device.
+
+    Attributes:
+        pools: The pools to give back.
+        started: When it began, nanoseconds; who waits for its turn has not begun.
+        returned: Bytes that came back so far.
+        begun: Whether it keeps captures out, or has done so.
+        over: Whether it does so no more.
+    """
+
+    pools: Sequence[Pool] = ()
+    started: int = 0
+    returned: int = 0
+    begun: bool = False
+    over: bool = False
 
 
 class Reclaimer:
@@ -72,32 +93,37 @@ class Reclaimer:
     def retire(self, entry: Entry, pool: Pool, graph: Graph | None, keep: object) -> None:
         """Hand over a recording; the lock is held. Asks the device nothing: an interrupt there would leave half of it undone."""
         self.books.unsettled = True
-        self.queue.append(Retired(entry, pool, graph, keep, entry.statics))
+        retired = Retired(entry, pool, graph, keep, entry.statics)
+        entry.graph = None  # with the next line: as long as the entry has it, an interrupt has kept it from here
+        self.queue.append(retired)
+
+    def lacks(self, entry: Entry) -> bool:
+        """Whether an interrupt has kept a retired recording of the entry from here; the lock is held."""
+        return entry.unreclaimed > sum(retired.entry is entry and not retired.stepped for retired in self.queue)
 
     def settle(self) -> None:
         """Destroy what may be destroyed now, of this manager and of dropped ones. Cheap when there is nothing; never waits."""
         self.settle_own()
         orphans = self.books.gate.orphans
         for _ in range(len(orphans)):
+            orphan, gone = None, False
             try:
-                orphan = orphans.popleft()
-            except IndexError:
-                return  # another thread is at it
-            gone = False
-            try:
+                with self.books.gate.lock:
+                    if not orphans:
+                        return  # another thread is at it
+                    orphan = orphans[0]
+                    del orphans[0]
                 gone = orphan(self.books)
             except Exception as error:
                 log.warning("%s: burying a dropped manager failed, and is tried again later: %s", self.books.name, describe(error))
             finally:
-                if not gone:
+                if orphan is not None and not gone:
                     orphans.append(orphan)
 
     def settle_own(self) -> None:
         """`settle` for this manager alone."""
         if self.queue:
-            with self.books.gate.lock:
-                batch = self._take()
-            self._destroy(batch)
+            self._go_round()
 
     def finish(self) -> None:
         """Wait until the device is done with what is retired, and destroy all that nobody leases."""
@@ -107,16 +133,27 @@ class Reclaimer:
                 self._await_quiet()
             if not self.await_device():
                 return
-            with gate.lock:
-                self._await_quiet()  # another capture may have begun meanwhile: what cannot be destroyed in it goes after it
-                batch = self._take()
-            if not self._destroy(batch) or not self.queue:
+            # Another capture may have begun meanwhile: what cannot be destroyed in it goes after it.
+            if not self._go_round(wait=True) or not self.queue:
                 return  # done, or what is left is leased and goes with the lease, or cannot be destroyed now
 
     def _await_quiet(self) -> None:
         """Wait until no capture is open; the lock is held."""
         while not self.books.gate.free:
             self.books.gate.wait()
+
+    def _go_round(self, *, wait: bool = False) -> bool:
+        """Destroy what may be destroyed now; ``wait``: first wait until no capture is open. Whether anything was destroyed."""
+        batch: list[Retired] = []
+        try:
+            with self.books.gate.lock:
+                if wait:
+                    self._await_quiet()
+                batch = self._take()
+            return self._destroy(batch)
+        except BaseException:  # an interrupt, or the device cannot be asked how much is left: what was begun is ended
+            self._conclude(batch, [pool for pool in self.books.pools if pool.state is not PoolState.RECORDING])
+            raise
 
     def await_device(self) -> bool:
         """Wait until the device is done with what is retired; False when it is lost."""
@@ -160,49 +197,77 @@ class Reclaimer:
                 log.exception("%s: letting go of pool %s failed; going on", self.books.name, pool.name)
 
     def _give_back(self, *, always: bool) -> int:
+        work = Return()
+        try:
+            if self._begin_return(work, always=always):
+                self._return(work)
+                self._end_return(work)
+        except BaseException:
+            self._end_return(work)  # what is left of it, if an interrupt came in between
+            raise
+        return work.returned
+
+    def _begin_return(self, work: Return, *, always: bool) -> bool:
+        """Wait until it may begin, and keep captures out from then on; False if there is nothing to do, or not now."""
         books, gate = self.books, self.books.gate
         with gate.lock:
             while True:
-                gone = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
-                uncleared = any(pool.state is PoolState.GONE for each in gate.managers for pool in each.pools)  # closed ones, too
-                if not (always or gone or uncleared):
-                    return 0
+                work.pools = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
+                if not (always or work.pools or self._uncleared()):
+                    return False
                 if gate.free and not gate.destroying:
                     break
                 if not gate.free and gate.holder == books.thread_id():
-                    return 0  # inside our own open capture: nothing may be freed now
+                    return False  # inside our own open capture: nothing may be freed now
                 gate.wait()  # whoever destroys may be at the last graph of a pool: then that is gone, too
+            work.started = books.sync.now_ns()
             gate.destroying += 1
-        started = books.sync.now_ns()
-        returned = 0
-        try:
-            cleared = False
-            if gone or uncleared or gate.leftovers:
-                if not self._workspaces_are_ours():
-                    returned = books.backend.flush()  # what looks like foreign graphs may be their cached remains
-                cleared = self._workspaces_are_ours() and books.backend.clear_workspaces()
-                self.blocked = not cleared
-            self._drop(gone)
-            if cleared:  # the streams of what was just dropped are clean, too: nothing came on them since
-                with gate.lock:
-                    for each in gate.managers:
-                        each.workspaces_cleared()
-            returned += books.backend.flush()
-        finally:
+            work.begun = True
+        return True
+
+    def _uncleared(self) -> bool:
+        """Whether a pool was dropped with a workspace in it, of a closed manager too; the lock is held."""
+        return any(pool.state is PoolState.GONE for each in self.books.gate.managers for pool in each.pools)
+
+    def _return(self, work: Return) -> None:
+        """Clear workspaces where that harms nobody, drop the pools, flush the allocator."""
+        books, gate = self.books, self.books.gate
+        with gate.lock:
+            clear = bool(work.pools or gate.leftovers or self._uncleared())
+        cleared = False
+        if clear:
+            if not self._workspaces_are_ours():
+                work.returned = books.backend.flush()  # what looks like foreign graphs may be their cached remains
+            cleared = self._workspaces_are_ours() and books.backend.clear_workspaces()
+            self.blocked = not cleared
+        self._drop(work.pools)
+        if cleared:  # the streams of what was just dropped are clean, too: nothing came on them since
             with gate.lock:
+                for each in gate.managers:
+                    each.workspaces_cleared()
+        work.returned += books.backend.flush()
+
+    def _end_return(self, work: Return) -> None:
+        """Let captures begin again, and measure what is left; nothing for one that was never begun."""
+        books, gate = self.books, self.books.gate
+        with gate.lock:
+            if not work.begun:
+                return
+            lasted = books.sync.now_ns() - work.started
+            if not work.over:
+                work.over = True
                 gate.destroying -= 1  # first, and waiters are told: measuring may raise
-                gate.notify()
                 self.flushes += 1
-                self.flushed_bytes += returned
+                self.flushed_bytes += work.returned
+                self.stalled_ns += lasted
+                gate.notify()
                 if books.witness is not None:
-                    books.witness.notice(books, Notice.flushed, returned)
-                self.stalled_ns += books.sync.now_ns() - started
-                for pool in gone:
-                    pool.measure()  # also where dropping it failed
-                for each in gate.managers:  # a cleared workspace may have been the last thing in another one's dropped pool
-                    each.pools = [pool for pool in each.pools if pool.state is not PoolState.GONE or pool.measure()]
-                gate.leftovers = {pool_id: handle for pool_id, handle in gate.leftovers.items() if handle.reserved_bytes()}
-        return returned
+                    books.witness.notice(books, Notice.flushed, work.returned)
+            for pool in work.pools:
+                pool.measure()  # also where dropping it failed
+            for each in gate.managers:  # a cleared workspace may have been the last thing in another one's dropped pool
+                each.pools = [pool for pool in each.pools if pool.state is not PoolState.GONE or pool.measure()]
+            gate.leftovers = {pool_id: handle for pool_id, handle in gate.leftovers.items() if handle.reserved_bytes()}
 
     def _drop(self, pools: Sequence[Pool]) -> None:
         """End retired pools, going on past whatever raises."""
@@ -217,12 +282,12 @@ class Reclaimer:
                 log.exception("%s: dropping pool %s failed, and is tried again later; going on", books.name, pool.name)
                 continue
             with books.gate.lock:
-                pool.reclaimed()
                 domain = pool.domain
-                if domain.pool is pool:
+                if domain.pool in (pool, None):  # None: an interrupt has kept it from going on
                     domain.pool = None
                     domain.leave_stream(books)
                     books.drop_domain(domain)
+                pool.reclaimed()
 
     def _take(self) -> list[Retired]:
         """Step the entries of whatever may go now, and keep captures out until `_destroy` is done; the lock is held."""
@@ -245,8 +310,9 @@ class Reclaimer:
                 batch.append(retired)
             else:
                 left.append(retired)
-        self.queue = left
-        books.unsettled = books.unsettled or bool(left)
+        if left:
+            books.unsettled = True
+        self.queue = left  # from here on nothing is called: an interrupt comes before the batch is taken, or finds it taken
         if batch:
             gate.destroying += 1
         return batch
@@ -280,7 +346,7 @@ class Reclaimer:
             name = self.books.name
             log.warning("%s: asking for the device's progress failed, and is tried again later: %s", name, describe(error))
 
-    def _destroy(self, batch: Sequence[Retired]) -> bool:
+    def _destroy(self, batch: list[Retired]) -> bool:
         """Destroy outside the lock, going on past whatever raises: captures wait until it is done.
 
         Returns:
@@ -291,38 +357,46 @@ class Reclaimer:
         """
         if not batch:
             return False
-        gate = self.books.gate
         self.books.point("destroy")
         interrupts: list[BaseException] = []
-        failed: list[Retired] = []
         for retired in batch:
             retired.keep, retired.statics = None, Statics(None)
-            if retired.graph is not None:
-                try:
+            try:
+                if retired.graph is not None:
                     retired.graph.destroy()
-                except Exception:
-                    failed.append(retired)
-                    name = self.books.name
-                    log.exception(
-                        "%s: destroying a graph of %s failed, and is tried again later; going on", name, retired.entry.name
-                    )
-                except BaseException as interrupt:
-                    failed.append(retired)
-                    interrupts.append(interrupt)
-        with gate.lock:
-            gate.destroying -= 1
-            gate.notify()
-            self.queue.extend(failed)
-            self.books.unsettled = self.books.unsettled or bool(failed)
-            done = [retired for retired in batch if retired not in failed]
-            self.reclaims += sum(retired.graph is not None for retired in done)  # an undone attempt gives nothing back
-            for retired in done:
-                self._settled(retired)
-            for pool in dict.fromkeys(retired.pool for retired in batch):
-                pool.measure()  # last: it asks the allocator, and may raise
+                retired.gone = True
+            except Exception:
+                name = self.books.name
+                log.exception("%s: destroying a graph of %s failed, and is tried again later; going on", name, retired.entry.name)
+            except BaseException as interrupt:
+                interrupts.append(interrupt)
+        destroyed = any(retired.gone for retired in batch)
+        self._conclude(batch, tuple(dict.fromkeys(retired.pool for retired in batch)))
         if interrupts:
             raise interrupts[0]
-        return bool(done)
+        return destroyed
+
+    def _conclude(self, batch: list[Retired], pools: Sequence[Pool]) -> None:
+        """Take what was not destroyed back into the queue, let captures begin again, and measure ``pools``.
+
+        Empties the batch as it goes, so that it may be said again after an interrupt.
+        """
+        gate = self.books.gate
+        with gate.lock:
+            while batch:
+                retired = batch[-1]
+                if retired.gone:
+                    self._settled(retired)
+                else:
+                    self.books.unsettled = True
+                del batch[-1]
+                if not batch:
+                    gate.destroying -= 1
+                if not retired.gone:
+                    self.queue.append(retired)  # behind the deletions: an interrupt may follow a call, and must find both done
+            gate.notify()
+            for pool in pools:
+                pool.measure()  # last: it asks the allocator, and may raise
 
     def _settled(self, retired: Retired) -> None:
         """After the destruction: the pool's count, the pool's end, the entry's name; the lock is held."""
@@ -330,6 +404,7 @@ class Reclaimer:
         if retired.graph is not None:
             pool.destroyed()
             retired.graph = None
+            self.reclaims += 1  # an undone attempt gives nothing back
         lazy = not entry.startup
         if lazy and not entry.unreclaimed and entry.state in (EntryState.EVICTED, EntryState.FAILED):
             entry.forget()

@@ -40,6 +40,7 @@ class ComponentRecord(_Hot):
         declared: The startup descriptors, as a snapshot.
         order_key: Orders descriptors by size; None: they compare themselves.
         admission: Which misses may capture.
+        blocks: Bytes of the first block of a pool whose first graph is the descriptor's, where that was looked for.
         answered: Calls answered by a graph, while summaries are logged.
         eager: Its eager calls in progress.
         inside: The component in whose eager breaks its graphs replay, sharing the domain; None: it has its own.
@@ -52,6 +53,7 @@ class ComponentRecord(_Hot):
         "allows_lazy",
         "answered",
         "available",
+        "blocks",
         "capacity",
         "collective",
         "component_id",
@@ -101,6 +103,7 @@ class ComponentRecord(_Hot):
         self.concurrent_leases = concurrent_leases
         self.entries: dict[Hashable, Entry] = {}
         self.available: frozenset[Hashable] = frozenset()
+        self.blocks: dict[Hashable, int] = {}
         self.held = 0
         self.epoch = 0
         self.resident = True
@@ -152,8 +155,9 @@ class ComponentRecord(_Hot):
         entry = self.entries.get(descriptor)
         if entry is None:
             startup = not self.pure_lazy and (descriptor in self.declared or self.routine is None)
-            entry = self.entries[descriptor] = Entry(self, descriptor, startup=startup)
+            entry = Entry(self, descriptor, startup=startup)
             entry.domain = self.manager.domain_for(self, descriptor)
+            self.entries[descriptor] = entry
             entry.domain.entries.add(entry)
         return entry
 
@@ -167,9 +171,10 @@ class ComponentRecord(_Hot):
 
     def drop(self, entry: Entry) -> None:
         """Forget an entry that is EAGER, lazily made, and has nothing left; the lock is held."""
-        del self.entries[entry.descriptor]
         entry.domain.entries.discard(entry)
         self.manager.drop_domain(entry.domain)
+        self.blocks.pop(entry.descriptor, None)
+        del self.entries[entry.descriptor]  # last: as long as it is known here, an interrupted drop is done again
 
     def fall_back(self, reason: Fallback) -> None:
         """Count a call answered eagerly; the lock is held."""

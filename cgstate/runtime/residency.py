@@ -119,17 +119,27 @@ class EagerCalls:
         self.threads: dict[int, int] = {}
         self.streams: dict[int, Stream] = {}
 
-    def enter(self, thread: int, backend: Backend) -> None:
-        """Count a call in, and remember the stream that its work goes to."""
+    def enter(self, thread: int, calls: dict[int, int] | None, backend: Backend) -> None:
+        """Count a call in, here and among ``calls``, and remember the stream that its work goes to."""
         if self.tracked and (handle := backend.current_handle(backend.index)) not in self.streams:
             self.streams[handle] = backend.current_stream()
-        self.threads[thread] = self.threads.get(thread, 0) + 1
+        number, among = self.threads.get(thread, 0) + 1, 0 if calls is None else calls.get(thread, 0) + 1
+        self.threads[thread] = number  # no call from here on: an interrupt must not come in between
+        if calls is not None:
+            calls[thread] = among
 
-    def leave(self, thread: int) -> None:
-        """Count it out."""
-        left = self.threads.pop(thread) - 1
-        if left:
-            self.threads[thread] = left
+    def leave(self, thread: int, calls: dict[int, int] | None) -> None:
+        """Count it out again, likewise; the caller tells those who wait."""
+        if self.threads[thread] > 1:
+            self.threads[thread] -= 1
+        else:
+            del self.threads[thread]
+        if calls is None:
+            return
+        if calls[thread] > 1:
+            calls[thread] -= 1
+        else:
+            del calls[thread]
 
 
 # -- what the manager does ------------------------------------------------------------------------------------------------
@@ -178,8 +188,13 @@ def mutating(books: Books, names: Sequence[object], timeout: float | None) -> It
             books.reclaimer.settle()
             yield retired
         finally:
-            with books.gate.lock:
-                _give_back(books, dependencies)
+            try:
+                with books.gate.lock:
+                    _give_back(books, dependencies)
+            except BaseException:  # an interrupt
+                with books.gate.lock:
+                    _give_back(books, dependencies)
+                raise
 
 
 def _named(books: Books, event: str, names: Sequence[object]) -> list[DependencyRecord]:
@@ -194,18 +209,20 @@ def _take_away(books: Books, event: str, names: Sequence[object], timeout: float
     if books.backend.capturing():
         raise books.refuse(event, "the caller's stream is not capturing", CaptureActive)
     gate = books.gate
-    with gate.lock:
-        books.check_open(event)
-        dependencies = _named(books, event, names)
-        for dependency in dependencies:
-            if dependency.suspended:
-                raise books.refuse(event, f"{dependency.name} resident")
-        records = dependents(books, dependencies)
-        _refuse_own(books, event, records)
-        for dependency in dependencies:
-            dependency.suspended = True
-        refresh(records)
+    taken = False
     try:
+        with gate.lock:
+            books.check_open(event)
+            dependencies = _named(books, event, names)
+            for dependency in dependencies:
+                if dependency.suspended:
+                    raise books.refuse(event, f"{dependency.name} resident")
+            records = dependents(books, dependencies)
+            _refuse_own(books, event, records)
+            taken = True
+            for dependency in dependencies:
+                dependency.suspended = True
+            refresh(records)
         with gate.lock:
             await_leases(books, event, timeout, lambda: sum(map(_in_use, records)))
             while not gate.free:
@@ -216,9 +233,10 @@ def _take_away(books: Books, event: str, names: Sequence[object], timeout: float
         for stream in streams:
             stream.synchronize()
     except BaseException as error:
-        with gate.lock:
-            books.judge(error)
-            _give_back(books, dependencies)
+        if taken:
+            with gate.lock:
+                books.judge(error)
+                _give_back(books, dependencies)
         raise
     with gate.lock:
         for record in records:
@@ -258,6 +276,15 @@ def _in_flight(books: Books, event: str, records: Sequence[ComponentRecord]) -> 
 
 
 def _give_back(books: Books, dependencies: Sequence[DependencyRecord]) -> None:
+    """Make memory resident again, all of it or none; the lock is held."""
+    try:
+        _resume(books, dependencies)
+    except BaseException:  # an interrupt
+        _resume(books, dependencies)
+        raise
+
+
+def _resume(books: Books, dependencies: Sequence[DependencyRecord]) -> None:
     for dependency in dependencies:
         dependency.suspended = False
     refresh(dependents(books, dependencies))

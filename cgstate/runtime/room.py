@@ -1,5 +1,7 @@
 """Room for one more graph: within the component's capacity (I11), and within the manager's byte budget.
 
+Declared descriptors keep their places, also while they are evicted: a graph beyond them has none but the ``max_extra_graphs``.
+
 Victims are lazily captured entries that can go alone, idle ones, the least recently used first. Nobody goes in vain: if all victims
 together would not make room, none is evicted. Room is made before the capture, so that the peak is bounded too. A call never waits
 for a victim that the device still replays: it is retired, and its place is free at a later miss.
@@ -12,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from cgstate.lifecycle.states import EntryState, PoolKind
+from cgstate.runtime.domain import LIVE
 from cgstate.runtime.stats import Eviction
 from cgstate.runtime.vote import Ballot
 
@@ -21,14 +24,20 @@ if TYPE_CHECKING:
     from cgstate.runtime.record import ComponentRecord
 
 
-def make_place(record: ComponentRecord) -> bool:
-    """Evict until one more entry of the component fits; False if it cannot be had now. The manager is the caller's."""
+def make_place(record: ComponentRecord, descriptor: Hashable) -> bool:
+    """Evict until ``descriptor`` has a place in the component; False if it cannot be had now. The manager is the caller's."""
     books = record.manager
+    declared = descriptor in record.declared
+    places = record.capacity if declared else record.capacity - len(record.declared)
     books.reclaimer.settle()
-    while not record.has_room:
+    while True:
         with books.gate.lock:
-            going = sum(entry.unreclaimed for entry in record.entries.values())
-            victim = min(_victims([record]), key=_age, default=None) if record.held - going >= record.capacity else None
+            rivals = [entry for entry in record.entries.values() if declared or entry.descriptor not in record.declared]
+            bound = sum(entry.state in LIVE for entry in rivals)
+            going = sum(entry.unreclaimed for entry in rivals)
+            if record.has_room and bound + going < places:
+                break
+            victim = min(_victims(rivals), key=_age, default=None) if bound >= places else None
         if victim is None or not _evict(books, [victim], Eviction.capacity):
             return False
         held = record.held
@@ -81,12 +90,11 @@ def shrink(books: Books) -> int:
 _age = attrgetter("last_used")
 
 
-def _victims(records: Iterable[ComponentRecord]) -> list[Entry]:
+def _victims(entries: Iterable[Entry]) -> list[Entry]:
     """Startup entries are no victims, nor is an entry that shares its domain, nor one in use; the lock is held."""
     return [
         entry
-        for record in records
-        for entry in record.entries.values()
+        for entry in entries
         if entry.state is EntryState.BOUND and not entry.startup and entry.domain.kind is PoolKind.per_entry
     ]
 
@@ -103,7 +111,7 @@ def _choose(books: Books, need: int) -> tuple[list[Entry], int]:
     short = books.budget.held() - allowed
     chosen: list[Entry] = []
     if short > 0:
-        victims = iter(sorted(_victims(books.components.values()), key=_age))
+        victims = iter(sorted(_victims(books.entries()), key=_age))
         while (short := books.budget.held_after(chosen) - allowed) > 0 and (victim := next(victims, None)) is not None:
             chosen.append(victim)
     return chosen, short

@@ -142,11 +142,13 @@ def record_segments(attempt: Attempt, graph: Graph, body: Body, undo: UndoLog) -
         graphs.append(graph)
 
 
-def run_round(function: Callable[[], object]) -> None:
-    """Run a warm-up round on the current stream, breaks included."""
+def run_round(function: Callable[[], object]) -> bool:
+    """Run a warm-up round on the current stream, breaks included; whether the work may have any."""
     result = function()
     if isinstance(result, Generator):
         _call(partial(run_eagerly, result, run=Break.run_at_capture))
+        return True
+    return False
 
 
 def _call(act: Callable[[], T]) -> T:

@@ -116,7 +116,7 @@ def _recordings(record: ComponentRecord) -> Iterator[tuple[Entry, Graph]]:
         if entry.graph is not None:
             yield entry, entry.graph
         elif entry.state is EntryState.CAPTURING:
-            yield from ((entry, each.recording.graph) for each in entry.transaction.captured if each.entry is entry)
+            yield from ((entry, each.made.graph) for each in entry.transaction.captured if each.entry is entry)
 
 
 def _check(entry: Entry, graph: Graph, inner: str) -> None:

@@ -8,36 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import TYPE_CHECKING
 
-from cgstate.backends.base import Event, Stream
-from cgstate.backends.undo import UndoLog
-from cgstate.errors import (
-    BudgetExceeded,
-    CaptureActive,
-    CaptureFailed,
-    CGStateError,
-    ConfigError,
-    LiveAcrossBreak,
-    WrongThread,
-    describe,
-)
-from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
+from cgstate.backends.base import Stream
+from cgstate.errors import CaptureActive, ConfigError, WrongThread
+from cgstate.lifecycle.states import EntryState
 from cgstate.lifecycle.world import Act
 from cgstate.runtime import pinned as pins
-from cgstate.runtime import residency, sharing
-from cgstate.runtime.capture import Attempt, MakeFunction, Recording, record, record_block
-from cgstate.runtime.entry import UNPOOLED, Entry
-from cgstate.runtime.failure import clear_frames
-from cgstate.runtime.pinned import NOTHING, Baked
+from cgstate.runtime import sharing
+from cgstate.runtime.capture import MakeFunction, Recording, record, record_block
+from cgstate.runtime.capturing import Capture
+from cgstate.runtime.entry import Entry
+from cgstate.runtime.mending import mend
 from cgstate.runtime.vote import Ballot
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
-    from cgstate.runtime.domain import Domain
-    from cgstate.runtime.pool import Pool
     from cgstate.runtime.record import ComponentRecord
 
 
@@ -49,46 +36,47 @@ class TransactionKind(StrEnum):
     profile = auto()
 
 
-@dataclass(slots=True, eq=False)
-class Captured:
-    """An entry with its recording, not bound yet.
-
-    Attributes:
-        grown: Bytes that its pool grew by the capture; they stay there if it is dropped while others live in the pool (fact S4).
-    """
-
-    entry: Entry
-    recording: Recording
-    buffers: object
-    baked: Baked
-    grown: int = 0
-
-
-class GateBusy(Exception):
-    """A lazy capture would have had to wait; nothing was changed. Internal: becomes an eager answer."""
-
-
 class Transaction:
     """Collects recordings, and binds or drops them together.
 
     Attributes:
+        books: The manager's.
+        kind: Who asked for it.
         committing: True while it binds; the entry table's ``bind`` asks for it.
         committed: Whether it has bound its recordings.
         captured: The recordings so far, in order of capture.
+        current: The capture that was begun and has not ended.
+        failed: Whether a capture failed, or was interrupted: nothing can be bound any more.
     """
 
-    __slots__ = ("_block", "_books", "_components", "_failed_once", "_open", "captured", "committed", "committing", "kind")
+    __slots__ = ("_block", "_components", "_open", "books", "captured", "committed", "committing", "current", "failed", "kind")
 
     def __init__(self, books: Books, kind: TransactionKind) -> None:
-        self._books = books
+        self.books = books
         self.kind = kind
         self.committing = False
         self.committed = False
-        self.captured: list[Captured] = []
+        self.captured: list[Capture] = []
+        self.current: Capture | None = None
+        self.failed = False
         self._components: dict[str, ComponentRecord] = {}
         self._open = True
-        self._failed_once = False
         self._block: Generator[None] | None = None
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the manager's own machine moves with it."""
+        return self.kind is TransactionKind.explicit
+
+    @property
+    def lazy(self) -> bool:
+        """Whether a miss asked for it, which never waits."""
+        return self.kind is TransactionKind.lazy
+
+    @property
+    def profiles(self) -> bool:
+        """Whether it only measures: nothing of it is bound, and no failure remembered."""
+        return self.kind is TransactionKind.profile
 
     # -- capture ------------------------------------------------------------------------------------------------------
 
@@ -127,10 +115,10 @@ class Transaction:
         """
         if isinstance(entry, Entry) and entry.component.routine is not None:
             raise ConfigError(f"{entry.name} is captured by its component's routine; call capture_and_bind")
-        adopted = None if stream is None else self._books.backend.adopt_stream(stream)
+        adopted = None if stream is None else self.books.backend.adopt_stream(stream)
         if not isinstance(retain, Iterable):
             raise ConfigError(f"retain must be a sequence of objects, not {retain!r}")
-        sources = pins.by_position(self._books.backend, pinned)
+        sources = pins.by_position(self.books.backend, pinned)
         return self.capture_entry(entry, make_fn, stream=adopted, pinned=sources, retain=tuple(retain), retain_function=True).output
 
     def capture_entry(
@@ -147,40 +135,37 @@ class Transaction:
         after: Callable[[], None] | None = None,
     ) -> Recording:
         """`capture` with what a routine adds: its buffers, its context and its clean-up."""
-        books = self._books
+        books = self.books
         if not isinstance(entry, Entry) or not callable(make):
             raise ConfigError(f"capture takes an entry and a function that makes the work, not {entry!r} and {make!r}")
-        entry, pool, stream = self._open_attempt(entry, stream)
-        before = pool.charged
-        undo = UndoLog()
-        buffers: object = None
-        recording: Recording | None = None
         baking = pins.Baking(books.backend, make, pinned, retain=retain, retain_function=retain_function)
+        capture = self._prepared(entry, stream)
+        entry, undo = capture.entry, capture.undo
         try:
-            self._follow(pool, stream)
+            capture.begin(stream)
+            capture.follow()
             books.backend.keep_generator(undo)  # first: buffers may be made of random numbers, too
             if after is not None:
                 undo.always("after_capture", after)
             if allocate is not None:
-                with books.backend.on_stream(stream), books.backend.allocating_mode():
-                    buffers = entry.buffers = allocate()
-                    books.backend.check_static(buffers)
-            recording = record(self._attempt(pool, stream), baking, inside(), undo)
-            entry.baked = baked = baking.finish()
-            sharing.check_recording(entry, recording.graph)
-            done = self._inspected(entry, stream, undo)
+                with books.backend.on_stream(capture.stream), books.backend.allocating_mode():
+                    capture.buffers = entry.buffers = allocate()
+                    books.backend.check_static(capture.buffers)
+            capture.recording = record(capture.attempt, baking, inside(), undo)
+            entry.baked = capture.baked = baking.finish()
+            sharing.check_recording(entry, capture.made.graph)
+            capture.inspect()
+            capture.end()
         except BaseException as error:
-            self._undo(error, recording, undo)
-            failure = self._failed(entry, pool, buffers, error, undo)
+            failure = capture.fail(error) if self.current is capture else None
             try:
                 if failure is None:
                     raise
                 raise failure from error
             finally:
                 baking.forget()
-                failure = buffers = recording = None  # this frame is part of the traceback: keep nothing alive, make no cycle
-        self._recorded(Captured(entry, recording, buffers, baked), pool, before, stream, done)
-        return recording
+                failure = None  # this frame is part of the traceback: keep nothing alive, make no cycle
+        return capture.made
 
     @contextmanager
     def recording(self, entry: Entry, *, stream: object = None, uses_random: bool = False) -> Iterator[None]:
@@ -199,7 +184,7 @@ class Transaction:
             CaptureFailed: the block raised, or the capture failed, and it was undone; the first error is the cause.
             ConfigError: ``entry`` has a routine or is of another manager; or ``stream`` cannot be captured.
         """
-        books = self._books
+        books = self.books
         if not isinstance(entry, Entry) or entry.component.routine is not None:
             raise ConfigError(f"only an entry without a routine can be recorded by a block, not {entry!r}")
         adopted = None if stream is None else books.backend.adopt_stream(stream)
@@ -212,34 +197,30 @@ class Transaction:
 
     def _record_block(self, entry: Entry, stream: Stream | None, uses_random: bool) -> Generator[None]:
         """`recording`, waiting while the block runs; closing it then undoes the capture."""
-        books = self._books
-        entry, pool, stream = self._open_attempt(entry, stream)
-        before = pool.charged
-        undo = UndoLog()
-        recording: Recording | None = None
+        capture = self._prepared(entry, stream)
         try:
-            self._follow(pool, stream)
-            books.backend.keep_generator(undo)
-            with record_block(self._attempt(pool, stream), undo) as graph:
+            capture.begin(stream)
+            capture.follow()
+            self.books.backend.keep_generator(capture.undo)
+            with record_block(capture.attempt, capture.undo) as graph:
                 yield
-            recording = Recording(graph, None, uses_random, settled=True)
-            done = self._inspected(entry, stream, undo)
+            capture.recording = Recording(graph, None, uses_random, settled=True)
+            capture.inspect()
+            capture.end()
         except BaseException as error:
-            self._undo(error, recording, undo)
-            failure = self._failed(entry, pool, None, error, undo)
+            failure = capture.fail(error) if self.current is capture else None
             try:
                 if failure is None:
                     raise
                 raise failure from error
             finally:
-                failure = recording = None  # as in `capture_entry`
-        self._recorded(Captured(entry, recording, None, NOTHING), pool, before, stream, done)
+                failure = None
 
-    # -- the steps of one attempt ---------------------------------------------------------------------------------------
+    # -- the steps of one capture -------------------------------------------------------------------------------------
 
-    def _open_attempt(self, entry: Entry, stream: Stream | None) -> tuple[Entry, Pool, Stream]:
-        """Check and begin; the entry that is recorded, its pool and its stream. Nothing is changed if anything refuses."""
-        books = self._books
+    def _prepared(self, entry: Entry, stream: Stream | None) -> Capture:
+        """A capture that can be begun, as far as the transaction knows. Nothing is changed."""
+        books = self.books
         self._check_open("capture")
         if books.backend.capturing():
             raise books.refuse("capture", "the caller's stream is not capturing", CaptureActive)
@@ -248,50 +229,10 @@ class Transaction:
         entry = self.resolve(entry)
         if stream is not None and not stream.handle:
             raise ConfigError("a capture cannot run on the default stream")
-        if self.kind is not TransactionKind.lazy and not entry.component.has_room:
+        if not self.lazy and not entry.component.has_room:
             books.reclaimer.finish()  # a lease that ended meanwhile may have left something to wait for
         books.point("capture_begin")
-        pool, stream = self._begin(entry, stream)
-        return entry, pool, stream
-
-    def _attempt(self, pool: Pool, stream: Stream) -> Attempt:
-        books = self._books
-        return Attempt(
-            books.backend,
-            pool.handle,
-            stream,
-            books.capture_error_mode,
-            prime=not pool.domain.adopted,
-            rounds=books.warmup_rounds,
-        )
-
-    def _inspected(self, entry: Entry, stream: Stream, undo: UndoLog) -> Event:
-        """It was recorded: hold it against the budget, do what is always done, and mark the end of its work."""
-        done = stream.record()
-        if self.kind is not TransactionKind.profile:
-            self._books.budget.inspect(entry)
-        undo.succeed()
-        return done
-
-    def _undo(self, error: BaseException, recording: Recording | None, undo: UndoLog) -> None:
-        """Put everything back and let go of what the error's frames hold."""
-        if recording is not None:  # recorded, but the steps that always run have raised: what would undo it is forgotten by now
-            undo.on_failure("destroy the graph", recording.graph.destroy)
-        undo.fail()
-        clear_frames(error, *(problem for _, problem in undo.errors))
-
-    def _recorded(self, captured: Captured, pool: Pool, before: int, stream: Stream, done: Event) -> None:
-        """Take a recording in, and let the next capture begin."""
-        books, entry = self._books, captured.entry
-        books.point("capture_end")
-        with books.gate.lock:
-            entry.capture_end()
-            pool.end()
-            pool.turn.disturb(stream, done)
-            self.captured.append(captured)
-            self._release_gate()
-            captured.grown = pool.measure() - before
-            books.budget.note(entry, captured.grown, alone=not before)
+        return Capture(self, entry)
 
     def resolve(self, entry: Entry) -> Entry:
         """The entry that is recorded for ``entry``: itself.
@@ -300,125 +241,21 @@ class Transaction:
             ConfigError: the manager has forgotten it, so that what was bound to it could never be retired.
         """
         record = entry.component
-        if self._books.components.get(record.component_id) is not record or record.entries.get(entry.descriptor) is not entry:
+        if self.books.components.get(record.component_id) is not record or record.entries.get(entry.descriptor) is not entry:
             raise ConfigError(f"{entry.name} is forgotten; ask the manager for the entry again")
         return entry
 
-    def _begin(self, entry: Entry, stream: Stream | None) -> tuple[Pool, Stream]:
-        """Take the gate and step entry, pool and component; nothing is changed if anything refuses."""
-        books = self._books
-        gate = books.gate
-        thread = books.thread_id()
-        with gate.lock:
-            books.check_open("capture")
-            self._await_gate(thread, entry.domain)
-            self._check_break(thread, entry)
-            residency.check_capture(entry)
-            domain, before = entry.domain, entry.pool
-            blocked = books.blocked(entry.component, entry.descriptor, explicit=self.kind is not TransactionKind.lazy)
-            owner = getattr(entry, "transaction", self)
-            entry.transaction = self
-            pool = domain.pool  # a retired generation is followed by a new one
-            entry.pool = pool if pool is not None and pool.state not in (PoolState.RETIRED, PoolState.GONE) else UNPOOLED
-            try:
-                if not entry.may_capture_begin(blocked=blocked):
-                    entry.capture_begin(blocked=blocked)  # raises the refusal
-                if self.kind is not TransactionKind.profile:
-                    books.budget.foresee(entry)
-                entry.pool = domain.open_pool(books)
-                if stream is None:
-                    stream = domain.open_stream(books)
-                else:
-                    domain.adopted = True
-            except BaseException as error:
-                entry.pool, entry.transaction = before, owner  # it may hold a recording that is not bound yet
-                refusal = isinstance(error, CGStateError) and not isinstance(error, BudgetExceeded)
-                if refusal or not isinstance(error, Exception):
-                    raise
-                raise self._not_begun(entry, error) from error
-            entry.capture_begin(blocked=blocked)
-            entry.pool.begin()
-            gate.holder = thread
-            if self.kind is TransactionKind.explicit:
-                self.include(entry.component)
-            return entry.pool, stream
-
-    def _not_begun(self, entry: Entry, error: Exception) -> CaptureFailed:
-        """The budget has no room, or the device gave no pool or no stream; no state has moved. The lock is held."""
-        books = self._books
-        kind = books.kind_of(error)
-        self._failed_once = True
-        if self.kind is not TransactionKind.profile:
-            books.note_failure(entry, kind, error)
-        if kind is FailureKind.DEVICE:
-            books.lose_device()
-        return CaptureFailed(kind, entry.component.component_id, entry.descriptor)
-
     def _check_open(self, event: str) -> None:
         """Refuse after the end, after a failure (all are bound, or none: I1), and in a foreign thread."""
-        books = self._books
+        books = self.books
         if not self._open:
             raise books.refuse(event, "the transaction is open")
-        if self._failed_once and self.kind is not TransactionKind.profile:
+        if self.failed and not self.profiles:
             raise books.refuse(event, "no capture of the transaction failed")
         if books.busy != books.thread_id():
             raise WrongThread(
                 f"a transaction of {books.name} runs in one thread, {books.busy}; thread {books.thread_id()} called it"
             )
-
-    def _follow(self, pool: Pool, stream: Stream) -> None:
-        """Order the capture stream after replays in flight: warm-up writes library workspaces in the pool, and so do they (W1)."""
-        with self._books.gate.lock:
-            marks = pool.turn.fence()
-        if marks is None:
-            raise self._books.refuse("capture", "the stream of the pool's last replay is not capturing", CaptureActive)
-        for mark in marks:
-            stream.wait(mark)
-
-    def _await_gate(self, thread: int, domain: Domain) -> None:
-        """Wait until no other thread captures, destroys, replays in the pool, or is inside a component call; the lock is held.
-
-        Raises:
-            GateBusy: the capture is lazy, and those never wait.
-        """
-        gate = self._books.gate
-        try:
-            while (
-                gate.blocks_capture(thread)
-                or gate.pending not in (0, thread)
-                or (domain.pool is not None and domain.pool.turn.owner not in (0, thread))
-            ):
-                if self.kind is TransactionKind.lazy:
-                    raise GateBusy
-                if not gate.pending:
-                    gate.pending = thread
-                gate.wait()
-        finally:
-            if gate.pending == thread:
-                gate.pending = 0
-                gate.notify()
-
-    def _check_break(self, thread: int, entry: Entry) -> None:
-        """Refuse to record into a pool while a call of this thread waits there in an eager break; the lock is held.
-
-        What that call has left there is free for the allocator, which knows nothing of replays: a workspace could be made in it.
-        Entries that are declared to replay in the break find nothing left.
-
-        Raises:
-            GateBusy: the capture is lazy, and those never wait.
-            CaptureActive: the capture is not.
-        """
-        turn = entry.domain.pool.turn if entry.domain.pool is not None else None
-        if turn is None or turn.owner != thread or turn.breaking in (None, entry.component.inside):
-            return
-        if self.kind is TransactionKind.lazy:
-            raise GateBusy
-        raise self._books.refuse("capture", "this thread is not inside an eager break of the pool's", CaptureActive)
-
-    def _release_gate(self) -> None:
-        gate = self._books.gate
-        gate.holder = 0
-        gate.notify()
 
     def include(self, record: ComponentRecord) -> None:
         """Take a component in: it is bound at commit, also if none of its entries are (PURE_LAZY); the lock is held."""
@@ -426,53 +263,17 @@ class Transaction:
             record.begin()
             self._components[record.component_id] = record
 
-    def _exclude(self, record: ComponentRecord) -> None:
+    def entered(self, record: ComponentRecord) -> None:
+        """A capture of the component was begun; the lock is held."""
+        if self.explicit:
+            self.include(record)
+
+    def exclude(self, record: ComponentRecord) -> None:
         """Let go of a component none of whose entries was recorded, after a refusal; the lock is held."""
         if record.component_id in self._components and not any(each.entry.component is record for each in self.captured):
-            del self._components[record.component_id]
             if record.state is EntryState.CAPTURING:
                 record.abort()
-
-    def _failed(self, entry: Entry, pool: Pool, buffers: object, error: BaseException, undo: UndoLog) -> CaptureFailed | None:
-        """Step everything back after the undo log ran; the error to raise, or None to let ``error`` itself go on."""
-        books = self._books
-        kind = books.kind_of(error)
-        if undo.errors and self._device_lost():
-            kind = FailureKind.DEVICE
-        refused = isinstance(error, LiveAcrossBreak) and self.kind is not TransactionKind.lazy
-        ours = isinstance(error, Exception) and not refused
-        self._failed_once = self._failed_once or not refused
-        with books.gate.lock:
-            if ours:
-                entry.capture_fail()
-                if self.kind is not TransactionKind.profile:
-                    books.note_failure(entry, kind, error)
-            else:
-                entry.abort()  # neither an interrupt nor a refusal is a failure of the entry
-            pool.fail()
-            books.retire_attempt(entry, buffers)
-            if kind is FailureKind.DEVICE:
-                books.lose_device()
-            if ours and self.kind is TransactionKind.explicit and entry.component.state is EntryState.CAPTURING:
-                entry.component.fail()
-            if refused:
-                self._exclude(entry.component)
-            self._release_gate()
-            try:
-                pool.measure(failed=True)
-            except Exception as problem:
-                undo.errors.append(("measure the pool", problem))
-        if not ours:
-            for step, trouble in undo.errors:
-                error.add_note(f"while undoing the capture, '{step}' raised {describe(trouble)}")
-            return None
-        return CaptureFailed(kind, entry.component.component_id, entry.descriptor, tuple(undo.errors))
-
-    def _device_lost(self) -> bool:
-        try:
-            return self._books.backend.lost() is not None
-        except Exception:
-            return False  # it could not be asked; the next call will tell
+            del self._components[record.component_id]
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -483,7 +284,7 @@ class Transaction:
             StaleBinding: memory that an entry has baked in moved since; nothing was bound.
             IllegalTransition: a rank disagreed, or the device was lost meanwhile; nothing was bound.
         """
-        books = self._books
+        books = self.books
         self._check_open("commit")
         if self._block is not None:
             raise books.refuse("commit", "no block is being recorded", CaptureActive)
@@ -500,25 +301,43 @@ class Transaction:
                 for captured in self.captured:
                     if not captured.entry.may_bind():
                         captured.entry.bind()  # raises the refusal; nothing is bound yet
-                for captured in self.captured:
-                    self._bind(captured)
+                try:
+                    self._bind_all()
+                except Exception:
+                    raise
+                except BaseException:  # an interrupt: all are bound, or none (I1)
+                    self._bind_all()
+                    raise
             finally:
                 self.committing = False
-            for record in {captured.entry.component.component_id: captured.entry.component for captured in self.captured}.values():
-                record.refresh()
-                if record.state is EntryState.EVICTED:
-                    record.lazy_bind()
-            for record in self._components.values():
-                if record.state is not EntryState.EVICTED:  # in use when it was taken in, it has lost its last entry since
-                    record.commit()
-            self.captured.clear()  # the entries own the recordings now
-            self.committed = True
             books.gate.notify()
+
+    def _bind_all(self) -> None:
+        """Bind every recording; goes on where it was broken off. The lock is held."""
+        for captured in self.captured:
+            self._bind(captured)
+        for component in {captured.entry.component.component_id: captured.entry.component for captured in self.captured}.values():
+            component.refresh()
+            if component.state is EntryState.EVICTED:
+                component.lazy_bind()
+        for component in self._components.values():
+            if component.state is not EntryState.EVICTED:  # in use when it was taken in, it has lost its last entry since
+                component.commit()
+        self.committed = True
+        self.captured.clear()  # the entries own the recordings now
+
+    def _bind(self, captured: Capture) -> None:
+        entry, recording = captured.entry, captured.made
+        if entry.state is EntryState.CAPTURING:
+            entry.bind()
+            entry.component.counters.captures += 1
+        entry.load(recording.graph, recording.output, captured.buffers, uses_random=recording.uses_random, baked=captured.baked)
+        self.books.negative.forget(entry.component.component_id, entry.descriptor)
 
     @contextmanager
     def _audited(self, name: str) -> Iterator[None]:
         """Look at the whole before and after the end of the transaction, if somebody audits (I1); the lock is held."""
-        audit = self._books.audit
+        audit = self.books.audit
         if audit is None:
             yield
             return
@@ -527,33 +346,43 @@ class Transaction:
         yield
         audit.transaction_ended(Act(name, entries), before)
 
-    def _bind(self, captured: Captured) -> None:
-        entry, recording = captured.entry, captured.recording
-        entry.bind()
-        entry.load(recording.graph, recording.output, captured.buffers, uses_random=recording.uses_random, baked=captured.baked)
-        entry.component.counters.captures += 1
-        self._books.negative.forget(entry.component.component_id, entry.descriptor)
-
     def abort(self) -> None:
         """Drop every recording, leaving all states as they were. Idempotent; does nothing after a commit."""
-        books = self._books
         if self._block is not None:
             self._block.close()  # else its capture would stay open: nobody could capture, and what waits for its end would hang
+        try:
+            self._drop()
+        except Exception:
+            raise
+        except BaseException:  # an interrupt
+            self._drop()
+            with self.books.gate.lock:
+                mend(self.books)
+            raise
+
+    def _drop(self) -> None:
+        """`abort`; goes on where it was broken off."""
+        books = self.books
+        if self.current is not None:  # an interrupt kept it from its end
+            self.current.give_up()
         with books.gate.lock, self._audited("abort"):
             self._open = False
             for captured in self.captured:
-                entry = captured.entry
-                if entry.state is not EntryState.CAPTURING or entry.transaction is not self:
-                    continue  # bound
-                entry.abort()
-                entry.graph = captured.recording.graph
-                entry.pool.wasted += captured.grown
-                books.retire_attempt(entry, (captured.buffers, captured.recording.output, captured.baked))
+                entry, recording = captured.entry, captured.made
+                if entry.state is EntryState.CAPTURING and entry.transaction is self:
+                    entry.abort()
+                    entry.graph = recording.graph
+                    entry.pool.wasted += captured.grown
+                if entry.graph is recording.graph and entry.state not in BOUND:
+                    books.retire_attempt(entry, (captured.buffers, recording.output, captured.baked))
             self.captured.clear()
-            for record in self._components.values():
-                if record.state is EntryState.CAPTURING:
-                    record.abort()
+            for component in self._components.values():
+                if component.state is EntryState.CAPTURING:
+                    component.abort()
             self._components.clear()
             for pool in list(books.pools):
                 books.retire_pool(pool)
             books.gate.notify()
+
+
+BOUND = frozenset({EntryState.BOUND, EntryState.REPLAYING})

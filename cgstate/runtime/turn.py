@@ -8,6 +8,7 @@ fence costs one integer comparison.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Backend, Event, Stream
@@ -83,21 +84,48 @@ class Turn:
         self.unseal()
         self.latest = token
 
-    def take(self, thread: int) -> None:
-        """Give it to ``thread``, which nests a call into its own break if it has it already; the lock is held."""
-        if self.breaking is not None:
-            self.outer.append(self.breaking)
-            self.breaking = None
-        self.unseal()
-        self.owner = thread
+    def take(self, thread: int, also: Turn | None, *, exclusive: bool) -> None:
+        """Give it, and ``also`` another one, to ``thread``, which nests a call into its own break if it has it already.
 
-    def give(self) -> None:
-        """Take it back; a nested call gives it to the break that it was made in. The lock is held."""
+        The lock is held. From the first assignment on nothing is called, so that no interrupt can come in between.
+        """
+        self.unseal()
+        if self.breaking is not None:
+            self.outer = [*self.outer, self.breaking]
+            self.breaking = None
+        if also is not None:
+            if also.breaking is not None:
+                also.outer = [*also.outer, also.breaking]
+                also.breaking = None
+            also.owner = thread
+        self.owner = thread
+        self.exclusive = exclusive or (self.exclusive if self.outer else False)  # a nested call leaves the outer one's claim
+
+    def give(self, also: Turn | None, step: Callable[[], None] | None) -> None:
+        """Take it back, and ``also`` another one; a nested call gives it to the break that it was made in. The lock is held.
+
+        ``step`` is taken in the same moment: a function that does nothing, or all it does, when an interrupt comes. Behind it
+        nothing is called.
+        """
+        if step is not None:
+            step()
         if self.outer:
-            self.breaking = self.outer.pop()
+            self.breaking = self.outer[-1]
+            self.outer = self.outer[:-1]
         else:
             self.breaking = None
             self.owner = 0
+        if also is not None:
+            if also.outer:
+                also.breaking = also.outer[-1]
+                also.outer = also.outer[:-1]
+            else:
+                also.breaking = None
+                also.owner = 0
+
+    def answers(self, thread: int, component: ComponentRecord) -> bool:
+        """Whether the call that has it is one of ``component`` in ``thread``, and not one that waits in a break for another."""
+        return self.owner == thread and (self.breaking is None or self.breaking is component)
 
     def lets_in(self, thread: int, handle: int, inside: ComponentRecord | None) -> bool:
         """Whether its owner may take it once more: in a break of the component ``inside``, from the same thread and stream."""

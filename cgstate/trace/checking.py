@@ -21,13 +21,14 @@ from cgstate.lifecycle.states import (
     PoolKind,
     PoolState,
 )
+from cgstate.lifecycle.tables import MACHINE
 from cgstate.runtime.stats import Fallback
 from cgstate.runtime.witness import Notice
 from cgstate.trace import replay
 from cgstate.trace.errors import TraceError
 from cgstate.trace.known import LIVE, UNKNOWN, Coverage, Device, Domain, Entity, Transaction, Values
 from cgstate.trace.records import EntityRecord, Head, NoticeRecord, Record, TransitionRecord
-from cgstate.trace.rows import MACHINE, ROWS, TraceRow
+from cgstate.trace.rows import ROWS, TraceRow
 
 SHOWN = 100
 """Violations that a report tells one by one; all are counted."""

@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 from cgstate.lifecycle.expr import Value
 from cgstate.lifecycle.states import EntryState
+from cgstate.lifecycle.tables import MACHINE
 from cgstate.trace.records import EntityRecord
-from cgstate.trace.rows import MACHINE
 
 UNKNOWN: Final = None
 Known: TypeAlias = Value | None

@@ -9,13 +9,13 @@ from weakref import WeakKeyDictionary, ref
 
 from cgstate.lifecycle.states import ComponentEvent, ComponentState, EntryEvent, EntryState, PoolKind, PoolState
 from cgstate.lifecycle.steps import Steps
-from cgstate.lifecycle.tables import COMPONENT, ENTRY
+from cgstate.lifecycle.tables import COMPONENT, ENTRY, MACHINE
 from cgstate.runtime.books import Books
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.pool import Pool
 from cgstate.runtime.record import ComponentRecord
 from cgstate.trace.records import EntityRecord
-from cgstate.trace.rows import LEASES, MACHINE, ROWS, TraceRow, constants
+from cgstate.trace.rows import LEASES, ROWS, TraceRow, constants
 
 if TYPE_CHECKING:
     from cgstate.lifecycle.expr import Value

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cgstate.errors import describe
-from cgstate.lifecycle.tables import table_hash
+from cgstate.lifecycle.tables import MACHINE, table_hash
 from cgstate.runtime.witness import Notice
 from cgstate.trace.errors import TraceError
 from cgstate.trace.records import SCHEMA, End, EntityRecord, Head, NoticeRecord, Record, TransitionRecord
-from cgstate.trace.rows import MACHINE
 
 MAX_LINE = 65_536
 """Characters of the longest line that is read."""

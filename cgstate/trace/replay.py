@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 from cgstate.lifecycle.expr import Expr, Value, Var, evaluate
 from cgstate.lifecycle.properties import StepProperty, step_of
 from cgstate.lifecycle.rules import STEP_PROPERTIES
+from cgstate.lifecycle.tables import MACHINE
 from cgstate.trace.known import LAYOUT, UNKNOWN, Known, Values
-from cgstate.trace.rows import MACHINE, ROWS, TraceRow
+from cgstate.trace.rows import ROWS, TraceRow
 
 REMEMBERED = 50_000
 """Situations that are remembered, in this process; of more, those that were met last."""

@@ -12,8 +12,6 @@ from cgstate.lifecycle.states import ComponentEvent, EntryEvent
 from cgstate.lifecycle.table import Machine, Row
 from cgstate.lifecycle.tables import MACHINES
 
-MACHINE = {machine.name: machine for machine in MACHINES}
-
 LEASES = frozenset({EntryEvent.acquire, EntryEvent.release})
 """Events of entries that happen at each call: recorded with stream and time, and nothing that costs more."""
 FOLLOWERS = frozenset({ComponentEvent.first_lease, ComponentEvent.last_release})

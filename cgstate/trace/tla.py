@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from cgstate.lifecycle.expr import Value, Var, variables
 from cgstate.lifecycle.states import EntryEvent
-from cgstate.lifecycle.tables import table_hash
+from cgstate.lifecycle.tables import MACHINE, table_hash
 from cgstate.spec.tla import term, value
 from cgstate.spec.tlc import Options, Result, Verdict, check
 from cgstate.trace.known import FIRST, LAYOUT, LIVE
 from cgstate.trace.records import EntityRecord, Head, NoticeRecord, Record, TransitionRecord
 from cgstate.trace.replay import find
-from cgstate.trace.rows import MACHINE, ROWS, TraceRow
+from cgstate.trace.rows import ROWS, TraceRow
 
 NAME = "CGStateTrace"
 FINISHED = "NotFinished"

@@ -72,6 +72,40 @@ def test_clone_keeps_what_holds_no_tensors() -> None:
     assert clone(note) is note
 
 
+MANY = {
+    "one dtype": lambda: (torch.arange(6.0), torch.ones(2, 3), torch.zeros(0), torch.tensor(3.0)),
+    "several dtypes": lambda: [
+        torch.arange(3),
+        torch.ones(2),
+        torch.tensor([True, False]),
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.ones(3),
+    ],
+    "views": lambda: (torch.arange(12.0).view(3, 4).t(), torch.arange(12.0)[::3], torch.ones(1, 2).expand(3, 2)),
+    "complex and lazy": lambda: (
+        torch.tensor([1 + 2j]).conj(),
+        torch.tensor([3 + 4j]),
+        torch.tensor([1 + 2j]).conj().imag,
+        torch.ones(1),
+    ),
+    "other layouts": lambda: (torch.eye(2).to_sparse(), torch.ones(1), torch.zeros(2)),
+    "a parameter": lambda: (torch.nn.Parameter(torch.ones(2)), torch.ones(2), torch.zeros(2)),
+}
+
+
+@pytest.mark.parametrize("made", MANY.values(), ids=MANY)
+def test_several_tensors_are_copied_as_each_alone_would_be(made: Any) -> None:
+    with torch.no_grad():
+        given = made()
+        copied = clone(given)
+        for one, copy in zip(given, copied, strict=True):
+            alone = one.clone()
+            assert (copy.dtype, copy.layout, copy.shape) == (alone.dtype, alone.layout, alone.shape)
+            assert copy.layout is not torch.strided or copy.stride() == alone.stride()
+            assert torch.equal(copy.to_dense().resolve_neg(), alone.to_dense().resolve_neg())
+            assert copy is not one
+
+
 def test_a_tensor_that_occurs_twice_is_copied_once() -> None:
     tensor = torch.ones(2)
     first, second = clone((tensor, tensor))

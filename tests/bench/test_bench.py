@@ -31,13 +31,13 @@ def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 
 
 def test_every_part_gives_its_rows(measured: Part) -> None:
-    costs = {(row["part"], row["act"], row["what"]) for row in measured.rows if row["part"] != "capture"}
+    costs = {(row["part"], row["act"], row["what"]) for row in measured.rows if row["part"] != PartName.capturing}
     assert costs == {
         *(("scaling", "replay", f"{count} entries") for count in LITTLE.entries),
         *(("scaling", "call", f"{count} components") for count in LITTLE.components),
         *(("watching", act, way) for act in ("replay", "call") for way in ("plain", "traced", "checked")),
     }
-    captured = {(row["isolation"], row["graphs"]) for row in measured.rows if row["part"] == "capture"}
+    captured = {(row["isolation"], row["graphs"]) for row in measured.rows if row["part"] == PartName.capturing}
     assert captured == {("shared", 3), ("shared", 6), ("per_entry", 3)}
 
 
@@ -58,12 +58,12 @@ def test_only_the_parts_that_are_asked_for_run() -> None:
     seen: list[str] = []
     part = run.run(SimBed(), [PartName.capturing], LITTLE, seen.append)
     assert seen == ["capturing"]
-    assert {row["part"] for row in part.rows} == {"capture"}
+    assert {row["part"] for row in part.rows} == {PartName.capturing}
     assert not part.missing
 
 
 def test_graphs_that_are_kept_apart_hold_a_pool_each(measured: Part) -> None:
-    rows = {(row["isolation"], row["graphs"]): row for row in measured.rows if row["part"] == "capture"}
+    rows = {(row["isolation"], row["graphs"]): row for row in measured.rows if row["part"] == PartName.capturing}
     together, apart = rows["shared", 3], rows["per_entry", 3]
     assert apart["bytes"] == 3 * int(str(together["bytes"]))
     for row in rows.values():
@@ -111,6 +111,9 @@ def test_the_tables_name_every_figure(monkeypatch: pytest.MonkeyPatch, capsys: p
         (("--backend", "sim", "--out", "x.json"), "evidence is of a device"),
         (("--from", "x.json"), "--from goes with --plot"),
         (("--from", "nowhere.json", "--plot", "x.svg"), "nowhere.json cannot be read"),
+        (("--from", "x.json", "--plot", "x.svg", "--rounds", "5"), "--from measures nothing: leave out --rounds"),
+        (("--from", "x.json", "--plot", "x.svg", "--backend", "auto", "--part", "peers"), "leave out --backend, --part"),
+        (("--from", "x.json", "--plot", "x.svg", "--json"), "leave out --json"),
         (("--commit", "abc"), "--commit goes with --out"),
     ],
 )
@@ -163,7 +166,7 @@ def peers() -> list[dict[str, object]]:
     """Rows as a device would give them."""
     cost = {"p05_ns": 900.0, "median_ns": 1000.0, "p95_ns": 1500.0}
     return [
-        {"part": "peers", "what": name, "inputs": inputs, "outputs": 1, **cost}
+        {"part": "peers", "what": name, "does": "replay", "inputs": inputs, "outputs": 1, **cost}
         for inputs in (1, 4)
         for name in ("raw", "by hand", "component")
     ]

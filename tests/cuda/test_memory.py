@@ -121,3 +121,36 @@ def test_an_attempt_that_failed_beside_others_leaves_stranded_bytes(backend: Cud
 @pytest.mark.parametrize("isolation", ["shared", "per_component", "per_entry"])
 def test_random_rounds_leave_nothing(backend: CudaBackend, isolation: str) -> None:
     assert rounds.run(backend, isolation, 60) == {"rounds": 60, "leaked_bytes": 0, "wrong": 0}
+
+
+def test_a_first_block_saves_bytes_changes_no_bit_and_trials_leave_nothing(backend: CudaBackend) -> None:
+    filters = [torch.randn(256 >> step, 128 >> step, 16, device="cuda") / 64 for step in range(4)]
+    source = torch.randn(1, 256, 512, device="cuda")
+
+    def vocoder(x: Any) -> Any:
+        for each in filters:
+            x = torch.nn.functional.leaky_relu(torch.nn.functional.conv_transpose1d(x, each, stride=4, padding=6))
+        return torch.tanh(x.sum(1))
+
+    def held(*, compact: bool) -> tuple[int, Any]:
+        routine = cgstate.BucketedRoutine(
+            vocoder, lambda size: (torch.zeros(1, 256, size, device="cuda"),), dim=2, output_dim=1, output_scale=256
+        )
+        component = cgstate.Component("vocoder", routine, [64, 128, 256, 512])
+        with cgstate.GraphManager(backend, compact=compact, check=True) as manager:
+            manager.prepare([component])
+            total = manager.capture_and_bind(progress=False).memory.total
+            output = component(source)
+            assert manager.stats().components["vocoder"].hits == 1
+            return total, output
+
+    held(compact=True)  # what libraries keep for ever is there by then
+    backend.flush()
+    before = backend.footprint()
+    apart, expected = held(compact=False)
+    compact, output = held(compact=True)
+    assert compact < apart
+    assert torch.equal(output, expected)
+    del output, expected
+    backend.flush()
+    assert backend.footprint() == before

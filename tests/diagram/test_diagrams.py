@@ -17,12 +17,13 @@ import pytest
 from cgstate.cli import main
 from cgstate.diagram import dot, drawing, markdown, mermaid
 from cgstate.diagram.drawing import NAMES, Format
-from cgstate.diagram.machines import ANY, MACHINE, diagram, targets
+from cgstate.diagram.machines import ANY, diagram, targets
 from cgstate.diagram.model import Diagram
 from cgstate.diagram.overview import ACTS, overview
 from cgstate.diagram.svg import RendererMissing, Theme
 from cgstate.diagram.taken import taken
 from cgstate.lifecycle.table import Machine, Row
+from cgstate.lifecycle.tables import MACHINE
 from cgstate.trace import Record, TransitionRecord
 from tests.trace.runs import recorded, records
 

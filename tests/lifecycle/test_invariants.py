@@ -102,7 +102,7 @@ def change(world: World, parts_name: str, at: str, /, **fields: Any) -> World:
     parts = getattr(world, parts_name)
     assert any(part.name == at for part in parts)
     changed = tuple(part._replace(**fields) if part.name == at else part for part in parts)
-    return replace(world, **{parts_name: changed})  # type: ignore[arg-type]
+    return world._replace(**{parts_name: changed})  # type: ignore[arg-type]
 
 
 def with_entry(at: str, world: World = SERVING, /, **fields: Any) -> World:
@@ -123,7 +123,7 @@ def with_domain(at: str, world: World = SERVING, /, **fields: Any) -> World:
 
 def recording() -> World:
     """The same while ``prosody[8]`` is being captured."""
-    world = replace(SERVING, gate=GateView(free=False, holder="prosody[8]"), manager=ManagerView(M.CAPTURING, serving=True))
+    world = SERVING._replace(gate=GateView(free=False, holder="prosody[8]"), manager=ManagerView(M.CAPTURING, serving=True))
     world = with_entry("prosody[8]", world, state=E.CAPTURING)
     world = with_component("prosody", world, state=C.CAPTURING, held=1)
     world = with_pool("shared/1", world, state=P.RECORDING, graphs=4, measured=5000)
@@ -132,7 +132,7 @@ def recording() -> World:
 
 def recorded() -> World:
     """The same with the recording in the transaction's hands."""
-    world = replace(recording(), gate=GateView(free=True, holder=""), ledger_bytes=5000 + 512 + 100)
+    world = recording()._replace(gate=GateView(free=True, holder=""), ledger_bytes=5000 + 512 + 100)
     world = with_entry("prosody[8]", world, recorded=True)
     return with_pool("shared/1", world, state=P.LIVE, charged=5000, measured=5000)
 
@@ -155,8 +155,8 @@ WRONG_WORLDS: list[tuple[Callable[[World], Iterator[str]], World, str]] = [
     (predicates.nothing_is_half_bound, with_component("decoder", state=C.CAPTURING), "decoder is CAPTURING with 2 bound"),
     (predicates.nothing_is_half_bound, with_component("prosody", state=C.BOUND), "prosody is BOUND without a bound entry"),
     (predicates.what_is_live_exists, with_pool("shared/1", graphs=1), "holds 1 recordings for 2 live entries"),
-    (predicates.one_capture_at_a_time, replace(SERVING, gate=GateView(free=True, holder="x")), "the gate is free"),
-    (predicates.one_capture_at_a_time, replace(SERVING, gate=GateView(free=False, holder="")), "the gate is taken"),
+    (predicates.one_capture_at_a_time, SERVING._replace(gate=GateView(free=True, holder="x")), "the gate is free"),
+    (predicates.one_capture_at_a_time, SERVING._replace(gate=GateView(free=False, holder="")), "the gate is taken"),
     (predicates.one_capture_at_a_time, with_entry("decoder[16]", recording(), state=E.CAPTURING), "capture of decoder[16] is open"),
     (
         predicates.one_capture_at_a_time,
@@ -170,20 +170,20 @@ WRONG_WORLDS: list[tuple[Callable[[World], Iterator[str]], World, str]] = [
     (predicates.retired_pools_are_empty, with_pool("host", state=P.RETIRED), "host is foreign"),
     (predicates.retired_pools_are_empty, with_pool("shared/0", graphs=1), "GONE with 1 recordings"),
     (predicates.domains_know_their_live_entries, with_domain("shared", live=3), "counts 3 live entries, and there are 2"),
-    (predicates.ledger_is_honest, replace(SERVING, ledger_bytes=4096), "the ledger says 4096 bytes, and 4708 are charged"),
+    (predicates.ledger_is_honest, SERVING._replace(ledger_bytes=4096), "the ledger says 4096 bytes, and 4708 are charged"),
     (predicates.ledger_is_honest, with_pool("shared/1", measured=8192), "is charged 4096 bytes, and has 8192"),
     (predicates.ledger_is_honest, with_pool("host", measured=100), "host is charged 512 bytes, and has 100"),
-    (predicates.closed_owes_nothing, replace(SERVING, manager=ManagerView(M.CLOSED, False)), "CLOSED with 4708 bytes"),
+    (predicates.closed_owes_nothing, SERVING._replace(manager=ManagerView(M.CLOSED, False)), "CLOSED with 4708 bytes"),
     (predicates.only_the_living_are_leased, with_entry("decoder[32]", leases=1), "decoder[32] is BOUND with 1 leases"),
     (predicates.only_the_living_are_leased, with_entry("decoder[64]", state=E.FAILED), "decoder[64] is FAILED with 2 leases"),
     (predicates.only_the_living_are_leased, with_entry("decoder[64]", leases=0), "decoder[64] is REPLAYING with 0 leases"),
-    (predicates.leases_are_conserved, replace(SERVING, releases=2), "5 acquires and 2 releases leave 2 leases"),
+    (predicates.leases_are_conserved, SERVING._replace(releases=2), "5 acquires and 2 releases leave 2 leases"),
     (predicates.leases_are_conserved, with_entry("prosody[8]", leases=-1), "prosody[8] has -1 leases"),
     (predicates.components_know_their_leases, with_component("decoder", leased=2), "counts 2 REPLAYING entries"),
     (predicates.components_know_their_leases, with_component("decoder", state=C.BOUND), "decoder is BOUND with 1 REPLAYING"),
     (predicates.capacity_is_kept, with_component("decoder", held=2), "counts 2 graphs held, and there are 3"),
     (predicates.capacity_is_kept, with_component("decoder", capacity=2), "holds 3 graphs and may hold 2"),
-    (predicates.books_are_bounded, replace(SERVING, books=(BookView("misses", 9, 8),)), "misses holds 9 of at most 8"),
+    (predicates.books_are_bounded, SERVING._replace(books=(BookView("misses", 9, 8),)), "misses holds 9 of at most 8"),
 ]
 
 RESTLESS: list[tuple[World, str]] = [
@@ -192,7 +192,7 @@ RESTLESS: list[tuple[World, str]] = [
     (with_component("prosody", state=C.CAPTURING), "prosody is still CAPTURING"),
     (with_entry("decoder[64]", state=E.BOUND, leases=0), "1 recordings of decoder[16] are not reclaimed"),
     (with_pool("host", kind=PoolKind.shared, state=P.RETIRED), "host is retired and not reclaimed"),
-    (replace(SERVING, manager=ManagerView(M.PROFILING, False)), "the manager is still PROFILING"),
+    (SERVING._replace(manager=ManagerView(M.PROFILING, False)), "the manager is still PROFILING"),
 ]
 
 UNUSABLE: list[tuple[World, str]] = [
@@ -202,7 +202,7 @@ UNUSABLE: list[tuple[World, str]] = [
     (with_entry("decoder[32]", failed=True), "it had failed"),
     (with_entry("decoder[32]", noted=1), "its addresses were stale"),
     (with_component("decoder", resident=False), "its memory was suspended"),
-    (replace(SERVING, manager=ManagerView(M.SERVING, serving=False)), "the manager was not serving"),
+    (SERVING._replace(manager=ManagerView(M.SERVING, serving=False)), "the manager was not serving"),
 ]
 
 
@@ -240,8 +240,8 @@ RIGHT_STEPS: list[tuple[World, World, Act]] = [
     (two_captured(), ended(E.FAILED, E.CAPTURING), Act("capture_fail")),
     (SERVING, ended(E.BOUND, E.BOUND, SERVING), COMMIT),
     (with_pool("shared/1", state=P.RETIRED), with_pool("shared/1", state=P.GONE), Act("reclaimed")),
-    (SERVING, replace(SERVING, pools=SERVING.pools[1:]), Act("forgot a pool that is gone")),
-    (replace(SERVING, entries=SERVING.entries[:1]), SERVING, Act("made entries")),
+    (SERVING, SERVING._replace(pools=SERVING.pools[1:]), Act("forgot a pool that is gone")),
+    (SERVING._replace(entries=SERVING.entries[:1]), SERVING, Act("made entries")),
 ]
 
 
@@ -438,7 +438,7 @@ def test_a_violation_is_reported_under_its_invariant() -> None:
 
 
 def test_a_checker_looks_only_at_its_own() -> None:
-    world = replace(SERVING, books=(BookView("misses", 9, 8),))
+    world = SERVING._replace(books=(BookView("misses", 9, 8),))
     assert [violation.invariant.id for violation in broken_in(Checker.runtime, world)] == ["I13"]
     assert list(broken_in(Checker.model, world)) == []
 

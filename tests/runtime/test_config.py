@@ -118,6 +118,7 @@ MANAGERS: dict[str, dict[str, Any]] = {
             "summary_every": [-1, True, 1.0, None],
             "budget_bytes": [0, -1, True, 1.5, "1GiB"],
             "check": [1, "yes", None],
+            "compact": [1, "yes", None],
             "owner_thread": [1, "no", None],
             "isolation": ["none", 1, None, ["shared"]],
             "capture_error_mode": ["strict", 2, None],

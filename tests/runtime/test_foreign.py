@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import cgstate
 from cgstate.backends.sim import SimBackend, SimDevice, SimGraph, captured, kernels
 from cgstate.backends.sim.blocks import PoolId
+from cgstate.runtime.foreign import ForeignPool
 from tests.runtime.helpers import WIDTH, Model, elsewhere
 
 
@@ -239,6 +240,24 @@ class TestBytes:
         report = manager.memory()
         assert report.total == report.stranded == pool_bytes(model, engine) - before > 0
         engine.check()
+
+    def test_what_could_not_be_measured_is_charged_with_the_next_capture(
+        self, model: Model, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        manager = guest(model, engine)
+        model.bind(manager, "low", size=1)
+        pool = manager.entry("low", 1).pool
+        assert isinstance(pool, ForeignPool)
+        charged, held = pool.charged, pool.bytes()
+        pool.check_open()
+        with monkeypatch.context() as patch:
+            patch.setattr(ForeignPool, "bytes", lambda pool: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                pool.measure()
+            patch.setattr(ForeignPool, "bytes", lambda pool: held + 512)  # what the first capture grew
+            pool.check_open()
+            patch.setattr(ForeignPool, "bytes", lambda pool: held + 512 + 1024)  # and the second
+            assert pool.measure() == charged + 512 + 1024
 
     @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a live graph"])
     def test_what_a_capture_grew_that_was_dropped_with_its_transaction_is_stranded(

@@ -8,7 +8,8 @@ import time
 import pytest
 
 import cgstate
-from cgstate.runtime.transaction import Captured, Transaction
+from cgstate.runtime.capturing import Capture
+from cgstate.runtime.transaction import Transaction
 from tests.runtime.helpers import PATIENCE, Model, before, reached, running
 
 
@@ -54,7 +55,7 @@ def test_a_capture_waits_for_a_call_that_a_graph_answers_and_that_call_may_call_
 def test_a_transaction_that_binds_half_is_noticed_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     honest, bound = Transaction._bind, list[str]()
 
-    def half(self: Transaction, captured: Captured) -> None:
+    def half(self: Transaction, captured: Capture) -> None:
         if not bound:
             honest(self, captured)
         bound.append(captured.entry.name)

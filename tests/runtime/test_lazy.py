@@ -293,3 +293,28 @@ class TestReasons:
         assert counts(manager) == {"capacity": 3}
         assert net.available_descriptors == {1, 6}
         assert manager.stats().components["net"].evictions == 3
+
+
+@pytest.mark.parametrize("isolation", ["shared", "per_entry"])
+def test_an_evicted_declared_graph_keeps_its_place_from_graphs_beyond_the_declared_ones(isolation: str) -> None:
+    model = Model()
+    net = model.component("net", (1, 3), sizes=SIZES, capture_mode=LAZY)
+    manager = model.serving(net, config={"net": {"max_extra_graphs": 0}}, isolation=isolation)
+    manager.evict("net")
+    manager.reclaim(flush=True)
+    ask(model, net, 4)
+    assert counts(manager) == {"capacity": 1}
+    ask(model, net, 1)
+    ask(model, net, 3)
+    assert net.available_descriptors == {1, 3}
+    assert counts(manager) == {"capacity": 1}
+
+
+def test_a_graph_beyond_the_declared_ones_makes_place_only_for_another_such() -> None:
+    model = Model()
+    net = model.component("net", (1, 3), sizes=SIZES, capture_mode=PURE)
+    manager = model.serving(net, config={"net": {"max_extra_graphs": 1, "isolation": "per_entry"}})
+    for size in (1, 3, 4, 5, 5):  # the first miss of 5 retires 4, which the device still replays
+        ask(model, net, size)
+    assert net.available_descriptors == {1, 3, 5}
+    assert counts(manager) == {"capacity": 1}

@@ -13,10 +13,11 @@ from cgstate.backends.sim.errors import SimAcceleratorError
 from cgstate.demo import job
 from cgstate.demo.vocoder_sim import SimVocoder
 from cgstate.lifecycle.invariants import INVARIANTS
+from cgstate.lifecycle.tables import MACHINE
 from cgstate.trace import Ring, check, read_lines
 from cgstate.trace.checking import SHOWS
 from cgstate.trace.replay import INVARIANT_OF_GUARD, find
-from cgstate.trace.rows import MACHINE, ROWS
+from cgstate.trace.rows import ROWS
 from tests.runtime.helpers import Model
 from tests.trace.runs import Lines, judged, recorded, renumbered, rules
 

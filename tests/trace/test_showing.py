@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from cgstate.errors import ConfigError
+from cgstate.lifecycle.tables import MACHINE
 from cgstate.trace import Head, Record, Ring, read_lines
 from cgstate.trace.chrome import events, export
-from cgstate.trace.rows import MACHINE
 from cgstate.trace.timeline import LOOKS, View, draw
 from tests.runtime.helpers import Model
 from tests.trace.runs import Lines, records

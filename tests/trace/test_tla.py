@@ -7,8 +7,9 @@ import os
 import pytest
 
 from cgstate.lifecycle.expr import variables
+from cgstate.lifecycle.tables import MACHINE
 from cgstate.trace import tla
-from cgstate.trace.rows import MACHINE, ROWS
+from cgstate.trace.rows import ROWS
 from tests.trace.runs import Lines, judged, records, renumbered
 from tests.trace.test_checking import FAULTS
 

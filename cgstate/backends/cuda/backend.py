@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from cgstate.backends.base import CaptureErrorMode, DeviceMemory, Footprint, Graph, MemoryPool, Stream
+from cgstate.backends.base import CaptureErrorMode, DeviceMemory, Footprint, Graph, MemoryPool, SegmentView, Stream
 from cgstate.backends.cuda import capture, failures, generator, pools, probe, workspaces
 from cgstate.backends.cuda import values as nested
 from cgstate.backends.cuda.driver import driver
@@ -113,12 +113,24 @@ class CudaBackend:
         """As `base.Backend.prime_workspaces`. In the thread that captures: every host thread has workspaces of its own."""
         workspaces.prime(self._pool(pool), self._stream(stream))
 
+    @contextmanager
+    def allocating_from(self, pool: MemoryPool, stream: Stream) -> Iterator[None]:
+        """As `base.Backend.allocating_from`."""
+        mem_pool = self._pool(pool).mem_pool
+        with torch.cuda.stream(self._stream(stream).torch_stream):
+            with nullcontext() if mem_pool is None else torch.cuda.use_mem_pool(mem_pool, self._index):
+                yield
+
+    def cached_segments(self, stream: Stream) -> Sequence[SegmentView]:
+        """As `base.Backend.cached_segments`."""
+        handle = self._stream(stream).handle
+        return [segment for segment in pools.views_of(pools.SHARED_ID, self._index) if segment.stream == handle]
+
     def hold(self, pool: MemoryPool, stream: Stream, nbytes: int) -> object:
         """As `base.Backend.hold`. Nothing is allocated in a host engine's pool of which only the id is known."""
-        mem_pool = self._pool(pool).mem_pool
-        if mem_pool is None:
+        if self._pool(pool).mem_pool is None:
             return None
-        with torch.cuda.stream(self._stream(stream).torch_stream), torch.cuda.use_mem_pool(mem_pool, self._index):
+        with self.allocating_from(pool, stream):
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def clear_workspaces(self) -> bool:

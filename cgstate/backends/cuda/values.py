@@ -7,7 +7,7 @@ so the common shapes come first.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import TypeVar, cast
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from cgstate.copying import DTYPES
 from cgstate.errors import ConfigError
 
 T = TypeVar("T")
@@ -37,18 +38,43 @@ def storage(tensor: object) -> object:
 
 
 def clone(output: T) -> T:
-    """As `base.Backend.clone`. A tensor that occurs twice is copied once, so that the copy has the same shape."""
+    """As `base.Backend.clone`. A tensor that occurs twice is copied once, so that the copy has the same shape.
+
+    Several of a dtype are copied by one launch.
+    """
     if isinstance(output, Tensor):
         return output.clone()  # type: ignore[return-value]
     copies: dict[int, Tensor] = {}
+    later: dict[Hashable, tuple[list[Tensor], list[Tensor]]] = {}
 
     def copy_of(tensor: Tensor) -> Tensor:
         made = copies.get(id(tensor))
         if made is None:
-            made = copies[id(tensor)] = tensor.clone()
+            kind = _fused_kind(tensor)
+            if kind is None:
+                made = tensor.clone()
+            else:
+                made = torch.empty_like(tensor)
+                empty, full = later.setdefault(kind, ([], []))
+                empty.append(made)
+                full.append(tensor)
+            copies[id(tensor)] = made
         return made
 
-    return cast(T, _map(output, copy_of))
+    answer = cast(T, _map(output, copy_of))
+    for empty, full in later.values():
+        torch._foreach_copy_(empty, full)
+    return answer
+
+
+def _fused_kind(tensor: Tensor) -> Hashable:
+    """What tensors that are copied together have in common; None for one that only ``clone`` can be trusted with."""
+    plain = type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.requires_grad and not tensor.is_neg()
+    return (tensor.dtype, tensor.device) if plain and tensor.dtype in _FUSED else None
+
+
+_FUSED = frozenset(kind for kind in (getattr(torch, name) for name in DTYPES) if not kind.is_complex)
+"""dtypes of which several tensors are copied at once; complex ones may be lazily conjugated."""
 
 
 def nbytes(value: object) -> int:

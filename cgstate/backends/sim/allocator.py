@@ -246,8 +246,8 @@ class Allocator:
         return {pool_id: sum(s.size for s in pool.segments) * ITEM_BYTES for pool_id, pool in self._pools.items()}
 
     def segments_of(self, pool_id: PoolId) -> list[tuple[Segment, int]]:
-        """The segments of one private pool, each with the bytes of it that are lent out."""
-        pool = self._pools.get(pool_id)
+        """The segments of one private pool, or with `GENERAL` those of none, each with the bytes of it that are lent out."""
+        pool = self._general if pool_id == GENERAL else self._pools.get(pool_id)
         segments = pool.segments if pool is not None else []
         free: dict[Segment, int] = {}
         for free_list in {segment.free_blocks for segment in segments}:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from cgstate.backends.base import CaptureErrorMode, DeviceMemory, Footprint, Graph, MemoryPool, Stream
-from cgstate.backends.sim.blocks import PoolId
+from cgstate.backends.base import CaptureErrorMode, DeviceMemory, Footprint, Graph, MemoryPool, SegmentView, Stream
+from cgstate.backends.sim.blocks import GENERAL, PoolId
 from cgstate.backends.sim.device import SimDevice
 from cgstate.backends.sim.errors import (
     CAPTURE_INVALIDATED,
@@ -25,7 +25,7 @@ from cgstate.backends.sim.faults import Faults, faulted
 from cgstate.backends.sim.graph import SimGraph
 from cgstate.backends.sim.host import current_host
 from cgstate.backends.sim.memory import ITEM_BYTES, SEGMENT_ROUND
-from cgstate.backends.sim.pool import SimPool, allocating_from
+from cgstate.backends.sim.pool import SimPool, allocating_from, views_of
 from cgstate.backends.sim.streams import SimStream
 from cgstate.backends.sim.tensor import SimTensor
 from cgstate.backends.sim.values import address, clone, is_torch_module, is_torch_tensor, leaves, storage, tensors_in, torch_records
@@ -45,23 +45,20 @@ class SimBackend:
 
     Attributes:
         sim: The device, for tests: its clock, its faults, its books.
+        faults: The fault injector of the device.
     """
 
     name = "sim"
 
     def __init__(self, sim: SimDevice | None = None) -> None:
         self.sim = sim or SimDevice()
+        self.faults: Faults = self.sim.faults
         handle = self.sim.current_handle
 
         def current_handle(index: int) -> int:
             return handle()
 
         self._current_handle = current_handle
-
-    @property
-    def faults(self) -> Faults:
-        """The fault injector of the device."""
-        return self.sim.faults
 
     @property
     def device(self) -> str:
@@ -121,13 +118,25 @@ class SimBackend:
     @faulted("prime_workspaces")
     def prime_workspaces(self, pool: MemoryPool, stream: Stream) -> None:
         """As `base.Backend.prime_workspaces`."""
-        with self.sim.on_stream(self._ours(stream, SimStream)), allocating_from(self._ours(pool, SimPool)):
+        with self.allocating_from(pool, stream):
             self.sim.library.workspace()
+
+    @contextmanager
+    def allocating_from(self, pool: MemoryPool, stream: Stream) -> Iterator[None]:
+        """As `base.Backend.allocating_from`."""
+        with self.sim.on_stream(self._ours(stream, SimStream)), allocating_from(self._ours(pool, SimPool)):
+            yield
+
+    @faulted("cached_segments")
+    def cached_segments(self, stream: Stream) -> Sequence[SegmentView]:
+        """As `base.Backend.cached_segments`."""
+        handle = self._ours(stream, SimStream).handle
+        return [segment for segment in views_of(self.sim, GENERAL) if segment.stream == handle]
 
     @faulted("hold")
     def hold(self, pool: MemoryPool, stream: Stream, nbytes: int) -> object:
         """As `base.Backend.hold`."""
-        with self.sim.on_stream(self._ours(stream, SimStream)), allocating_from(self._ours(pool, SimPool)):
+        with self.allocating_from(pool, stream):
             return self.sim.empty(-(-nbytes // ITEM_BYTES))
 
     @faulted("clear_workspaces")
@@ -339,9 +348,10 @@ class SimBackend:
     def requires_grad(self, values: object) -> bool:
         """As `base.Backend.requires_grad`."""
         simulated, of_torch = current_host().grad_enabled, torch_records()
-        return any(
-            tensor.requires_grad and (simulated if isinstance(tensor, SimTensor) else of_torch) for tensor in tensors_in(values)
-        )
+        for tensor in tensors_in(values):
+            if tensor.requires_grad and (simulated if isinstance(tensor, SimTensor) else of_torch):
+                return True
+        return False
 
     def _ours(self, handle: object, kind: type[H]) -> H:
         if isinstance(handle, kind) and handle.device is self.sim:

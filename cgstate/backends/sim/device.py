@@ -123,23 +123,25 @@ class SimDevice:
         """
         self.faults.before("launch")
         queue = self.current_queue()
+        blocks: list[Block] = []
         borrows = False
         for tensor in (*inputs, *outputs):
             storage = tensor.storage
             if storage.device is not self:
                 raise ValueError(f"{name}: {tensor!r} is not on {self.name}")
-            if storage.block.segment.queue is not queue:
-                borrows = self.config.sanitize
-        operation = Operation(name, kernel, [tensor.view for tensor in inputs], [tensor.target for tensor in outputs])
+            block = storage.block
+            blocks.append(block)
+            if block.segment.queue is not queue:
+                borrows = True
+        reads, writes = [tensor.view for tensor in inputs], [tensor.target for tensor in outputs]
         with self.door:
             if queue.capture is not None:
-                queue.capture.record(queue, operation, [tensor.storage.block for tensor in (*inputs, *outputs)])
+                queue.capture.record(queue, Operation(name, kernel, reads, writes), blocks)
+            elif borrows and self.config.sanitize:
+                loans = [Loan(block, block.generation) for block in blocks if block.segment.queue is not queue]
+                self.executor.submit(queue, BorrowingOperation(name, kernel, reads, writes, loans))
             else:
-                if borrows:
-                    blocks = [tensor.storage.block for tensor in (*inputs, *outputs)]
-                    loans = [Loan(block, block.generation) for block in blocks if block.segment.queue is not queue]
-                    operation = BorrowingOperation(operation, loans)
-                self.executor.submit(queue, operation)
+                self.executor.submit(queue, Operation(name, kernel, reads, writes))
         if self.faults.planned:
             self.faults.after("launch")
 

@@ -149,7 +149,7 @@ def faulted(name: str) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Co
             faults = self.faults
             faults.before(name)
             result = method(self, *args, **kwargs)
-            error = faults.due(name, "after") if faults.pending() else None
+            error = faults.due(name, "after") if faults.planned else None
             if error is not None:
                 del result  # the traceback would keep alive what the caller never gets
                 raise error

@@ -86,14 +86,13 @@ def matmul(a: SimTensor, b: SimTensor) -> SimTensor:
     (rows, inner), (inner_b, columns) = a.shape, b.shape
     if inner != inner_b:
         raise ValueError(f"matmul of shapes {a.shape} and {b.shape}")
-    workspace = a.device.library.workspace()
-    size = rows * columns
+    device = a.storage.device
+    halves = device.library.workspace().halves(rows * columns)
     partial_sums = partial(_matmul_partial, rows, inner, columns)
-    if 2 * size > workspace.numel():
+    if halves is None:
         return _one("matmul", lambda x, y: _matmul_reduce(*partial_sums(x, y)), (a, b), (rows, columns))
-    first, second = workspace.narrow(0, 0, size), workspace.narrow(0, size, size)
-    a.device.launch("matmul_partial", partial_sums, (a, b), (first, second))
-    return _one("matmul_reduce", _matmul_reduce, (first, second), (rows, columns))
+    device.launch("matmul_partial", partial_sums, (a, b), halves)
+    return _one("matmul_reduce", _matmul_reduce, halves, (rows, columns))
 
 
 def _one(name: str, kernel: Callable[..., tuple[Values]], inputs: tuple[SimTensor, ...], shape: Shape) -> SimTensor:

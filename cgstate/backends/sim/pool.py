@@ -56,11 +56,7 @@ class SimPool:
     @faulted("pool_segments")
     def segments(self) -> Sequence[SegmentView]:
         """As `base.MemoryPool.segments`."""
-        with self._device.door.even_if_lost:
-            return [
-                SegmentView(segment.queue.handle, segment.size * ITEM_BYTES, live, segment.size == SMALL_SEGMENT)
-                for segment, live in self._device.allocator.segments_of(self._id)
-            ]
+        return views_of(self._device, self._id)
 
     @faulted("pool_workspace_bytes")
     def workspace_bytes(self) -> int:
@@ -91,6 +87,15 @@ class SimPool:
     def __del__(self) -> None:
         if self._anchored:
             self._device.door.when_next_entered(self._let_go)
+
+
+def views_of(device: SimDevice, pool_id: PoolId) -> list[SegmentView]:
+    """The segments of a pool, or with `GENERAL` those that are in none."""
+    with device.door.even_if_lost:
+        return [
+            SegmentView(segment.queue.handle, segment.size * ITEM_BYTES, live, segment.size == SMALL_SEGMENT)
+            for segment, live in device.allocator.segments_of(pool_id)
+        ]
 
 
 @contextmanager

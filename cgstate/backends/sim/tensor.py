@@ -144,7 +144,7 @@ class SimTensor:
 
     def clone(self) -> SimTensor:
         """A copy on the current stream."""
-        return self.new_empty(self.shape).copy_(self)
+        return SimTensor.empty(self.storage.device, self.shape).copy_(self)
 
     def new_empty(self, shape: Sequence[int]) -> SimTensor:
         """Another tensor of this device, with whatever is in its memory."""
@@ -171,10 +171,11 @@ class SimTensor:
 
     @faulted("host_read")
     def _read(self) -> list[float]:
-        device = self.device
+        device, view = self.storage.device, self.view
         with device.door:
             device.wait_for(device.current_queue())
-            values = load(device.memory.cells, self.view)
+            cells = device.memory.cells
+            values = cells[view] if type(view) is slice else load(cells, view)
         if device.config.sanitize and POISON in values:
             raise SimMemoryError(f"{self!r} shows the content of freed memory")
         return values

@@ -9,7 +9,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from cgstate.backends.sim.tensor import SimTensor
 from cgstate.errors import ConfigError
@@ -26,24 +26,35 @@ T = TypeVar("T")
 
 def leaves(value: object) -> Iterator[object]:
     """Every part of ``value`` that has no parts of its own, in order; the same one as often as it occurs."""
-    if is_tensor(value):
-        yield value
+    found: list[Any] = []
+    _gather(value, found, found)
+    return iter(found)
+
+
+def _gather(value: object, tensors: list[Any], others: list[Any] | None) -> None:
+    """Append each leaf where it belongs; None: nowhere. A generator for each level would take several times as long."""
+    if isinstance(value, SimTensor):
+        tensors.append(value)
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from leaves(part)
+            _gather(part, tensors, others)
+    elif is_torch_tensor(value):
+        tensors.append(value)
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from leaves(part)
+            _gather(part, tensors, others)
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
-            yield from leaves(getattr(value, field.name))
-    else:
-        yield value
+            _gather(getattr(value, field.name), tensors, others)
+    elif others is not None:
+        others.append(value)
 
 
 def tensors_in(value: object) -> Iterator[AnyTensor]:
     """The tensors among the `leaves`."""
-    return (part for part in leaves(value) if is_tensor(part))
+    found: list[Any] = []
+    _gather(value, found, None)
+    return iter(found)
 
 
 def is_tensor(value: object) -> TypeGuard[AnyTensor]:

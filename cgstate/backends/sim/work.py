@@ -52,7 +52,10 @@ class Operation:
 
     def run(self, cells: list[float], seed: int, offset: int) -> None:
         """Do it. ``seed`` and ``offset`` are the generator's for the launch that this is part of."""
-        results = self.kernel(*[cells[view] if type(view) is slice else load(cells, view) for view in self.reads])
+        operands = []
+        for view in self.reads:
+            operands.append(cells[view] if type(view) is slice else load(cells, view))  # noqa: PERF401  # a frame takes longer
+        results = self.kernel(*operands)
         if len(results) != len(self.writes):
             raise ValueError(f"kernel '{self.name}' returned {len(results)} outputs, not {len(self.writes)}")
         at = 0  # counted by hand: this is the way of every kernel, and zip takes longer than all the rest
@@ -76,13 +79,12 @@ class Loan(NamedTuple):
     block: Block
     generation: int
 
-    def check(self, name: str) -> None:
-        """Raise `SimMemoryError` if the device has passed its being given back: somebody else may have it by now."""
-        if self.block.reached > self.generation:
-            raise SimMemoryError(
-                f"'{name}' used memory of stream {self.block.segment.queue.handle:#x} after it was given back there: neither "
-                "stream waited for the other"
-            )
+    def refuse(self, name: str) -> None:
+        """Raise `SimMemoryError`: the device has passed its being given back, and somebody else may have it by now."""
+        raise SimMemoryError(
+            f"'{name}' used memory of stream {self.block.segment.queue.handle:#x} after it was given back there: neither "
+            "stream waited for the other"
+        )
 
 
 class BorrowingOperation(Operation):
@@ -90,8 +92,8 @@ class BorrowingOperation(Operation):
 
     __slots__ = ("_loans",)
 
-    def __init__(self, operation: Operation, loans: Sequence[Loan]) -> None:
-        super().__init__(operation.name, operation.kernel, operation.reads, operation.writes)
+    def __init__(self, name: str, kernel: Kernel, reads: Sequence[View], writes: Sequence[Target], loans: Sequence[Loan]) -> None:
+        super().__init__(name, kernel, reads, writes)
         self._loans = loans
 
     def run(self, cells: list[float], seed: int, offset: int) -> None:
@@ -101,8 +103,9 @@ class BorrowingOperation(Operation):
             SimMemoryError: too late; nothing was read or written.
         """
         for loan in self._loans:
-            loan.check(self.name)
-        super().run(cells, seed, offset)
+            if loan.block.reached > loan.generation:
+                loan.refuse(self.name)
+        Operation.run(self, cells, seed, offset)
 
 
 class Draw(Operation):
@@ -164,7 +167,8 @@ class Launch:
         if at < len(operations):
             return False
         for loan in self._loans:
-            loan.check("replay")
+            if loan.block.reached > loan.generation:
+                loan.refuse("replay")
         return True
 
 

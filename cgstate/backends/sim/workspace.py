@@ -20,6 +20,27 @@ if TYPE_CHECKING:
     from cgstate.backends.sim.device import SimDevice
 
 
+class _Workspace:
+    """One workspace.
+
+    Attributes:
+        tensor: All of it.
+    """
+
+    __slots__ = ("_halves", "tensor")
+
+    def __init__(self, tensor: SimTensor) -> None:
+        self.tensor = tensor
+        self._halves: dict[int, tuple[SimTensor, SimTensor]] = {}  # there are few sizes, and each product asks
+
+    def halves(self, size: int) -> tuple[SimTensor, SimTensor] | None:
+        """Its first ``size`` elements, and as many behind them; None where it has not so many."""
+        found = self._halves.get(size)
+        if found is None and 2 * size <= self.tensor.numel():
+            found = self._halves[size] = self.tensor.narrow(0, 0, size), self.tensor.narrow(0, size, size)
+        return found
+
+
 class Library:
     """The library's state on one device. Handles belong to threads and are used again when a thread is gone."""
 
@@ -28,9 +49,9 @@ class Library:
         self._size = workspace_bytes // ITEM_BYTES
         self._handles: WeakKeyDictionary[Host, int] = WeakKeyDictionary()
         self._made = 0
-        self._workspaces: dict[tuple[int, int], SimTensor] = {}
+        self._workspaces: dict[tuple[int, int], _Workspace] = {}
 
-    def workspace(self) -> SimTensor:
+    def workspace(self) -> _Workspace:
         """The workspace of the calling thread for its current stream, made if it is the first time.
 
         Raises:
@@ -42,7 +63,7 @@ class Library:
             key = (self._handle(queue), queue.handle)
             found = self._workspaces.get(key)
             if found is None:
-                found = self._workspaces[key] = SimTensor.empty(self._device, (self._size,))
+                found = self._workspaces[key] = _Workspace(SimTensor.empty(self._device, (self._size,)))
             return found
 
     def _handle(self, queue: StreamQueue) -> int:
@@ -60,7 +81,7 @@ class Library:
 
     def bytes_in(self, pool_id: PoolId) -> int:
         """Bytes of the workspaces that were born in one pool."""
-        storages = [workspace.storage for workspace in self._workspaces.values()]
+        storages = [workspace.tensor.storage for workspace in self._workspaces.values()]
         return sum(storage.nbytes for storage in storages if storage.block.segment.pool.id == pool_id)
 
     def clear(self) -> None:

@@ -26,7 +26,8 @@ from cgstate.lifecycle.steps import Observer
 from cgstate.runtime import config as library
 from cgstate.runtime.config import ComponentConfig
 from cgstate.runtime.domain import Isolation
-from cgstate.runtime.manager import CaptureReport, GraphManager
+from cgstate.runtime.explicit import CaptureReport
+from cgstate.runtime.manager import GraphManager
 from cgstate.runtime.memory import MemoryEstimate
 from cgstate.runtime.preparing import AnyComponent, PrepareReport
 from cgstate.runtime.stats import ComponentStats

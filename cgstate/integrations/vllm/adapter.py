@@ -30,6 +30,9 @@ from cgstate.trace.sinks import FileRecorder, record
 MARK = "_cgstate_owner"
 """Attribute under which a manager of vLLM's has what belongs to it."""
 
+SESSION = "_cgstate_session"
+"""Attribute under which an encoder manager of vLLM's has the session in which it captures, while it does."""
+
 ABSENT = object()
 """Stands for an attribute that vLLM did not have."""
 
@@ -163,7 +166,8 @@ class Adapter:
                 return original(host, *args, **kwargs)
             before = {path: set(graphs) for path, graphs in host.budget_graphs.items()}
             pool = host.graph_pool
-            host._cgstate_session = session = Session(owner)
+            session = Session(owner)
+            setattr(host, SESSION, session)
             try:
                 with session:
                     result = original(host, *args, **kwargs)
@@ -174,7 +178,7 @@ class Adapter:
                 owner.failed(error)
                 raise
             finally:
-                del host._cgstate_session
+                delattr(host, SESSION)
             for graphs in host.budget_graphs.values():
                 for metadata in graphs.values():
                     metadata.graph = session.entry_of(metadata.graph) or metadata.graph
@@ -187,7 +191,7 @@ class Adapter:
 
         @wraps(original)
         def _capture_budget_graph(host: Any, *args: Any, **kwargs: Any) -> Any:
-            session = vars(host).get("_cgstate_session")
+            session = vars(host).get(SESSION)
             if session is not None:
                 arguments = bound(host, *args, **kwargs)
                 arguments.apply_defaults()

@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-SMALL_LIMIT = 1
-"""MiB up to which an allocation is a small one."""
-GRANULE = 2
-"""MiB of a segment for small allocations, and the granule of those of one large allocation."""
-LARGE_SEGMENT = 20
-"""MiB of a segment that large allocations share."""
-OWN_LIMIT = 10
-"""MiB from which a large allocation has a segment of its own."""
+from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT, SMALL_LIMIT
+
 NEAR = 1.07
 """Upper over lower bound from which on no further graph needs to be sampled."""
 STRAY = 1.05

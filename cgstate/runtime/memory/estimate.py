@@ -46,8 +46,8 @@ class MemoryEstimate:
         graphs: How many graphs will be captured; the estimate is zero only if none.
         driver: Bytes that the driver is likely to take beside the allocator, more than it has kept from graphs before (fact P8); in
             neither bound.
-        lazy: Bytes that ``max_extra_graphs`` may add later, each like the largest sample of its component; in neither bound. None
-            where that cannot be told: no sample, or no limit.
+        lazy: Bytes that ``max_extra_graphs`` may add later, each like the largest sample of its component; in neither bound.
+        lazy_untold: Ids of the components that ``lazy`` leaves out, as that cannot be told of them: no sample, or no limit.
         seconds: How long profiling took.
         distrust: Why the bounds may not hold; empty where nothing speaks against them.
     """
@@ -58,9 +58,10 @@ class MemoryEstimate:
     samples: tuple[Sample, ...]
     graphs: int
     driver: int = field(compare=False)
-    lazy: int | None
+    lazy: int
     seconds: float = field(compare=False)
     distrust: tuple[str, ...] = ()
+    lazy_untold: tuple[str, ...] = ()
 
     @property
     def trusted(self) -> bool:

@@ -1,9 +1,10 @@
 """What to capture in order to know what everything will hold.
 
 In the throwaway pool that stands for a production pool, in production's order: of each component the two largest graphs, then one
-of each sixteenth of the size before; of many, four more. Where that cannot bound the rest closely, because outputs grow or sizes do
-not nest, the whole is rehearsed in a pool of its own, by up to `MOST` graphs of a component and placeholders for the outputs of the
-others.
+of each sixteenth of the size before; of many, four more. Where that cannot bound the rest closely, because outputs grow, sizes do
+not nest or little is held at all, the whole is rehearsed, by up to `MOST` graphs of a component and placeholders for the outputs of
+the others: from the two largest on where that is all there is, else in a pool of its own, since the place of a graph in the order
+counts.
 """
 
 from __future__ import annotations
@@ -18,10 +19,7 @@ from cgstate.errors import CaptureFailed, LiveAcrossBreak, describe
 from cgstate.lifecycle.states import PoolKind
 from cgstate.runtime.domain import Isolation
 from cgstate.runtime.memory.bounds import (
-    GRANULE,
-    LARGE_SEGMENT,
     NEAR,
-    OWN_LIMIT,
     STRAY,
     Peak,
     Point,
@@ -32,6 +30,7 @@ from cgstate.runtime.memory.bounds import (
 from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
 from cgstate.runtime.memory.scope import Measured, Profile, ProfileTransaction, profiling
 from cgstate.runtime.routines import capture_by_routine, statics_of
+from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT
 from cgstate.runtime.statics import Statics, static_bytes
 
 if TYPE_CHECKING:
@@ -66,11 +65,25 @@ class Planned:
 
 @dataclass(slots=True)
 class Bound:
-    """What one production pool will hold: bytes at least and at most, library workspaces included and apart."""
+    """What one production pool will hold: bytes at least and at most, library workspaces included and apart.
+
+    Attributes:
+        peak: What the samples alone have held.
+    """
 
     lower: int = 0
     upper: int = 0
     workspaces: int = 0
+    peak: int = 0
+
+    @property
+    def far(self) -> bool:
+        """Whether the upper bound is too far from what was seen."""
+        return self.upper > NEAR * self.peak
+
+    def narrowed(self, rehearsed: Bound) -> Bound:
+        """By a rehearsal; never below what fewer graphs would have had."""
+        return Bound(max(rehearsed.lower, self.lower), max(rehearsed.upper, int(NEAR * self.peak)), self.workspaces, self.peak)
 
 
 @dataclass(slots=True)
@@ -108,6 +121,7 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord]) -> MemoryEs
         lower = sum(bound.lower for bound in bounds)
         workspaces = sum(bound.workspaces for bound in bounds)
         unmade = tuple(f"static inputs of {each.component}[{each.descriptor}] could not be made: {each.error}" for each in failed)
+        lazy, untold = _lazy(records, graphs)
         return MemoryEstimate(
             lower=lower + buffers,
             upper=sum(bound.upper for bound in bounds) + buffers,
@@ -115,9 +129,10 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord]) -> MemoryEs
             samples=(*profile.samples, *failed),
             graphs=len(graphs),
             driver=profile.driver_bytes * len(graphs),
-            lazy=_lazy(records, graphs),
+            lazy=lazy,
             seconds=profile.seconds,
             distrust=(*profile.distrust(), *unmade),
+            lazy_untold=untold,
         )
 
 
@@ -127,20 +142,36 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord]) -> MemoryEs
 def _shared(profile: Profile, plan: _Plan) -> Bound:
     """Bound a pool of several graphs."""
     unit = profile.books.backend.mebibyte
+    components = list(plan.components())
     with profile.apart() as transaction:
-        for graphs in plan.components():
+        if len(components) == 1 and FEW < len(plan.graphs) <= MOST:
+            for graph in plan.graphs[:2]:
+                _sample(profile, transaction, graph, plan.domain)
+            bound = _bound(plan, unit)
+            if bound.far:  # further samples hardly narrow it: go on with all, which is the rehearsal itself
+                for graph in plan.graphs[2:]:
+                    _sample(profile, transaction, graph, plan.domain)
+                return bound.narrowed(_exact(profile, plan))
+        for graphs in components:
             for rank in _spread(graphs):
-                _sample(profile, transaction, graphs[rank], plan.domain)
+                if graphs[rank].measured is None:
+                    _sample(profile, transaction, graphs[rank], plan.domain)
+    bound = _bound(plan, unit)
+    return bound.narrowed(_rehearse(profile, plan)) if bound.far else bound
+
+
+def _bound(plan: _Plan, unit: int) -> Bound:
+    """Bound a pool by what was sampled in it so far."""
     peak = _peak(plan)
     others = dict(_outputs(plan))
-    bound = Bound(peak.reserved, pool_at_most(peak, others.values(), unit), peak.workspaces)
-    if others:
-        bound.lower = pool_at_least(peak, unit)
-    if bound.upper > NEAR * peak.reserved:
-        rehearsed = _rehearse(profile, plan)
-        bound.upper = max(rehearsed.upper, int(NEAR * peak.reserved))  # never below what fewer graphs would have had
-        bound.lower = max(rehearsed.lower, bound.lower)
-    return bound
+    lower = pool_at_least(peak, unit) if others else peak.reserved
+    return Bound(lower, pool_at_most(peak, others.values(), unit), peak.workspaces, peak.reserved)
+
+
+def _exact(profile: Profile, plan: _Plan) -> Bound:
+    """What the pool holds, once all was captured in it."""
+    reserved = profile.reading(plan.domain).reserved
+    return Bound(reserved, reserved)
 
 
 def _spread(graphs: Sequence[Planned]) -> list[int]:
@@ -171,11 +202,10 @@ def _rehearse(profile: Profile, plan: _Plan) -> Bound:
                     _sample(profile, transaction, graph, plan.domain)
                 elif graph in outputs:
                     held.append(books.backend.hold(domain.pool.handle, domain.stream, outputs[graph]))
+        if not held:
+            return _exact(profile, plan)
         reading = profile.reading(plan.domain)
-        exact = not held
         held.clear()
-    if exact:
-        return Bound(reading.reserved, reading.reserved)
     if sum(outputs.values()) > (NEAR - 1) * reading.reserved:
         taken = sum(graph.measured is not None for graph in plan.graphs)
         profile.doubts.append(f"outputs are much of it, and only {taken} of {len(plan.graphs)} graphs were sampled")
@@ -238,7 +268,7 @@ def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Pla
             bounds += [Bound(sizes[0], sizes[1], workspaces)] * between
             if between:
                 # Rounding makes a smaller graph's pool the larger one now and then: 20 MiB to share, instead of 10 of its own.
-                stray = max(granule * between, step) if sizes[0] < sizes[1] else granule
+                stray = max(granule * between, step if sizes[0] < sizes[1] else 0)
                 bounds.append(Bound(-max(stray, step), stray))
             if (sizes[1] - sizes[0]) * between > gap:
                 widest, gap = (rank + next_rank) // 2, (sizes[1] - sizes[0]) * between
@@ -292,9 +322,10 @@ def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Samp
         undo.fail()
 
 
-def _lazy(records: Sequence[ComponentRecord], graphs: Sequence[Planned]) -> int | None:
-    """Bytes that misses may add, each like the largest sample of its component; None if that cannot be told."""
+def _lazy(records: Sequence[ComponentRecord], graphs: Sequence[Planned]) -> tuple[int, tuple[str, ...]]:
+    """Bytes that misses may add, each like the largest sample of its component, and of which components that cannot be told."""
     total = 0
+    untold = []
     for record in records:
         startup = 0 if record.pure_lazy else len(record.startup_order)
         extra = record.capacity - startup
@@ -302,9 +333,10 @@ def _lazy(records: Sequence[ComponentRecord], graphs: Sequence[Planned]) -> int 
             continue
         measured = [graph.measured for graph in graphs if graph.record is record and graph.measured is not None]
         if record.config.max_extra_graphs == "unbounded" or not measured:
-            return None
-        total += extra * max(_cost(record, each) for each in measured)
-    return total
+            untold.append(record.component_id)
+        else:
+            total += extra * max(_cost(record, each) for each in measured)
+    return total, tuple(untold)
 
 
 def _cost(record: ComponentRecord, measured: Measured) -> int:

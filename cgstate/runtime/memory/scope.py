@@ -20,6 +20,7 @@ from cgstate.lifecycle.states import ManagerState, PoolKind
 from cgstate.runtime import residency
 from cgstate.runtime.domain import LIVE, Domain
 from cgstate.runtime.entry import Entry
+from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
 from cgstate.runtime.statics import static_bytes
 from cgstate.runtime.transaction import Transaction, TransactionKind
@@ -181,22 +182,24 @@ class Profile:
             CaptureActive: another one is open, or this thread is inside a component call.
         """
         books = self.books
-        with books.gate.lock:
-            books.check_open("capture")
-            if self._open:
-                raise books.refuse("capture", "no other operation of this thread is open on the manager", CaptureActive)
-            if books.inside_call(self.thread):
-                raise books.refuse("capture", "this thread is not inside a component call", CaptureActive)
-            self._open = True
         transaction = ProfileTransaction(self)
-        self._transactions.append(transaction)
+        mine = False
         try:
+            with books.gate.lock:
+                books.check_open("capture")
+                if self._open:
+                    raise books.refuse("capture", "no other operation of this thread is open on the manager", CaptureActive)
+                if books.inside_call(self.thread):
+                    raise books.refuse("capture", "this thread is not inside a component call", CaptureActive)
+                self._open = mine = True
+            self._transactions.append(transaction)
             yield transaction
         except BaseException:
             transaction.abort()
             raise
         finally:
-            self._open = False
+            if mine:
+                self._open = False
             transaction.end()
 
     @contextmanager
@@ -204,15 +207,20 @@ class Profile:
         """A transaction with pools and streams of its own, which are gone when the block ends."""
         around, self._domains = self._domains, {}
         transaction, undo = ProfileTransaction(self), UndoLog()
+        ending = False
         try:
             yield transaction
-        except BaseException:
             self._clear(undo, [transaction])
-            undo.fail()
-            raise
-        else:
-            self._clear(undo, [transaction])
+            ending = True
             undo.succeed()
+        except BaseException as error:
+            if ending and isinstance(error, Exception):
+                raise
+            clear_frames(error)  # where it comes from an undo step they hold what was recorded
+            again = UndoLog()  # an interrupt may have kept a step from what it does
+            self._clear(again, [transaction])
+            again.fail()
+            raise
         finally:
             self._domains = around
 
@@ -239,6 +247,7 @@ class Profile:
             domain = self._domains.get(production)
             if domain is None:
                 domain = self._domains[production] = books.new_domain(("profile", object()), "profile", PoolKind.throwaway)
+                domain.compact = production.compact
             return domain
 
     def reading(self, production: Domain) -> Reading:
@@ -256,6 +265,7 @@ class Profile:
             production = books.domains.get(()) or books.new_domain((), "shared", PoolKind.shared)
         domain = self.domain(production)
         with books.gate.lock:
+            domain.compact = False  # what the engine's graphs leave is there first
             return domain.open_pool(books).id
 
     # -- measuring ----------------------------------------------------------------------------------------------------
@@ -416,13 +426,6 @@ def profiling(books: Books) -> Iterator[Profile]:
         Exception: what the block raised, or else the first error of the cleaning up, which is done in any case.
     """
     with books.exclusive("profile_begin") as thread:
-        with books.gate.lock:
-            books.check_open("profile_begin")
-            if books.inside_call(thread):
-                raise books.refuse("profile_begin", "this thread is not inside a component call", CaptureActive)
-            books.profile_begin()
-            profile = books.profile = Profile(books, thread)
-            before = _Before(books)
 
         def end() -> None:
             with books.gate.lock:
@@ -430,20 +433,37 @@ def profiling(books: Books) -> Iterator[Profile]:
                 if books.state is ManagerState.PROFILING:
                     books.profile_end()
 
-        undo = UndoLog()
-        undo.always("end the profile", end)
-        undo.always("forget what was made in the profile", before.restore)
+        def clear(undo: UndoLog) -> None:
+            undo.always("end the profile", end)
+            undo.always("forget what was made in the profile", before.restore)
+            profile.clear(undo)
+
+        profile, undo = Profile(books, thread), UndoLog()
+        begun = ending = False
         try:
+            with books.gate.lock:
+                books.check_open("profile_begin")
+                if books.inside_call(thread):
+                    raise books.refuse("profile_begin", "this thread is not inside a component call", CaptureActive)
+                before = _Before(books)
+                books.profile_begin()
+                begun = True
+                books.profile = profile
             yield profile
             profile.conclude()
+            clear(undo)
+            ending = True
+            undo.succeed()
         except BaseException as error:
-            profile.clear(undo)
-            undo.fail()
-            for step, trouble in undo.errors:
+            if not begun or (ending and isinstance(error, Exception)):
+                raise
+            clear_frames(error)
+            again = UndoLog()
+            clear(again)
+            again.fail()
+            for step, trouble in again.errors:
                 error.add_note(f"while ending the profile, '{step}' raised {describe(trouble)}")
             raise
-        profile.clear(undo)
-        undo.succeed()
 
 
 def _reading(domain: Domain) -> Reading:

@@ -17,7 +17,7 @@ from cgstate.lifecycle.expr import Expr, Var, variables
 from cgstate.lifecycle.properties import Acceptance, StepProperty
 from cgstate.lifecycle.rules import ACCEPTANCES, STEP_PROPERTIES
 from cgstate.lifecycle.table import Machine, Row
-from cgstate.lifecycle.tables import ENTRY, MACHINES
+from cgstate.lifecycle.tables import ENTRY, MACHINE, MACHINES
 from cgstate.spec.proof.encode import (
     SORTS,
     Situation,
@@ -257,7 +257,7 @@ def _shown(taken: Step | Situation, others: Mapping[str, Term]) -> dict[str, Ter
     objects = {taken.machine.name: taken.at, **others}
     for name, each in objects.items():
         kind = "manager" if each is None else str(each.sort()).lower()
-        machine = next((each for each in MACHINES if each.name == kind), None)
+        machine = MACHINE.get(kind)
         fields = ["state", *(var.name for var, _ in machine.own)] if machine else []
         for field in fields:
             arguments = () if each is None else (each,)

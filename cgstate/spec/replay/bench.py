@@ -518,7 +518,7 @@ class Bench:
         books, record = self.books, self.books.components.get("component")
         cells["manager.state"], cells["manager.serving"], cells["manager.before"] = books.state, books.serving, books.before
         cells["transaction.kind"] = self.kind
-        cells["transaction.failed"] = self.transaction is not None and self.transaction._failed_once
+        cells["transaction.failed"] = self.transaction is not None and self.transaction.failed
         cells["gate.free"], cells["gate.foreign"] = books.gate.free, self.foreign is not None
         cells["component[0].resident"] = not books.dependencies[MEMORY].suspended
         if record is not None:

@@ -51,8 +51,7 @@ class HeldReclaimer(Reclaimer):
             self.queue = deque([one])
             batch = self._take()
             self.queue.extend(others)
-        self._destroy(batch)
-        return bool(batch)
+        return self._destroy(batch)
 
     def drop(self, pool: Pool) -> None:
         """Give one pool back."""

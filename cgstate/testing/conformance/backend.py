@@ -202,6 +202,45 @@ class BackendConformance:
             pool.drop()
         assert len(ids | {self.backend.new_pool().id}) == 4
 
+    def test_what_a_block_allocates_from_a_pool_is_the_pools(self) -> None:
+        backend = self.backend
+        _, pool, stream = self.made()
+        before = sum(segment.live for segment in pool.segments())
+        with backend.allocating_from(pool, stream):
+            assert backend.current_handle(backend.index) == stream.handle
+            kept = self.tensor(1.0)
+        within = sum(segment.live for segment in pool.segments())
+        assert within > before
+        outside = self.tensor(1.0)
+        assert sum(segment.live for segment in pool.segments()) == within
+        assert values(kept) == values(outside)
+
+    def test_what_is_held_in_a_pool_leaves_a_block_of_its_size_there(self) -> None:
+        backend = self.backend
+        _, pool, stream = self.made()
+        size = 32 * backend.mebibyte
+        before = [segment.reserved for segment in pool.segments()]
+        held = backend.hold(pool, stream, size)
+        assert sorted(segment.reserved for segment in pool.segments()) == sorted([*before, size])
+        del held
+        assert [segment.reserved for segment in pool.segments() if not segment.live] == [size]
+
+    def test_what_work_leaves_outside_of_pools_is_told_of_its_stream(self) -> None:
+        backend = self.backend
+        stream, other = (backend.new_stream(exclusive=True) for _ in range(2))
+        assert not backend.cached_segments(stream)
+        with backend.on_stream(stream):
+            kept = self.tensor(1.0)
+        stream.synchronize()
+        (segment,) = backend.cached_segments(stream)
+        assert segment.stream == stream.handle
+        assert 0 < segment.live <= segment.reserved
+        assert not backend.cached_segments(other)
+        del kept
+        assert [segment.live for segment in backend.cached_segments(stream)] == [0]
+        backend.flush()
+        assert not backend.cached_segments(stream)
+
     def test_something_that_is_no_pool_is_refused(self) -> None:
         with pytest.raises(ConfigError):
             self.backend.adopt_pool("no pool")

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cgstate.lifecycle.table import Machine
-from cgstate.lifecycle.tables import MACHINES
+from cgstate.lifecycle.tables import MACHINE
 from cgstate.spec import tla, tlc
 from cgstate.spec.configs import configs
 from cgstate.spec.tools import need_z3
@@ -153,8 +153,7 @@ def _obligations(machine: Machine, event: StrEnum) -> Iterator[Obligation]:
 
 @cache
 def _assure_proven(machine: str, event: StrEnum) -> None:
-    (reviewed,) = (each for each in MACHINES if each.name == machine)
-    unproven = next((each for each in _obligations(reviewed, event) if not each.proven), None)
+    unproven = next((each for each in _obligations(MACHINE[machine], event) if not each.proven), None)
     if unproven is not None:
         raise ReviewedFails(f"not proven of the reviewed tables either: {unproven.of}; {unproven.by}")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cgstate.lifecycle.table import Machine, Row
-from cgstate.lifecycle.tables import MACHINES
+from cgstate.lifecycle.tables import MACHINE, MACHINES
 from cgstate.spec.statements import Action
 from cgstate.spec.system import ACTIONS
 from cgstate.testing.plantings import Patch
@@ -48,7 +48,7 @@ class TableMutant:
     @property
     def reviewed(self) -> Machine:
         """The table that it was made from."""
-        return next(each for each in MACHINES if each.name == self.machine.name)
+        return MACHINE[self.machine.name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from unittest.mock import patch
 from cgstate.lifecycle.expr import Expr, Lit
 from cgstate.lifecycle.states import EntryState, PoolState
 from cgstate.runtime.calling import Caller
+from cgstate.runtime.capturing import Capture
 from cgstate.runtime.failure import Failure, NegativeCache
 from cgstate.runtime.memory.scope import ProfileTransaction
 from cgstate.runtime.record import ComponentRecord
-from cgstate.runtime.transaction import Captured, Transaction, TransactionKind
+from cgstate.runtime.transaction import Transaction
 from cgstate.spec import shared, transactions
 from cgstate.spec.cells import FALSE, POOLS, broken, entry, gate_free, leases, left, pool
 from cgstate.spec.statements import Action, Assign, Do, ForEach, Statement, When
@@ -146,19 +147,20 @@ def system_mutants() -> Iterator[SystemMutant]:
 
 
 def _each_is_bound_by_itself() -> Patch:
-    right = Transaction._recorded
+    right = Capture.end
 
-    def recorded(self: Transaction, captured: Captured, *more: Any) -> None:
-        right(self, captured, *more)
-        if self.kind is not TransactionKind.profile:
-            with self._books.gate.lock:
-                self.committing = True
-                self._bind(captured)
-                self.committing = False
-                captured.entry.component.refresh()
-                self.captured.remove(captured)
+    def end(self: Capture) -> None:
+        right(self)
+        transaction = self.entry.transaction
+        if not transaction.profiles:
+            with transaction.books.gate.lock:
+                transaction.committing = True
+                transaction._bind(self)
+                transaction.committing = False
+                self.entry.component.refresh()
+                transaction.captured.remove(self)
 
-    return patch.object(Transaction, "_recorded", recorded)
+    return patch.object(Capture, "end", end)
 
 
 def _profiles_record_what_is_served() -> Patch:

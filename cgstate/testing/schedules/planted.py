@@ -12,10 +12,10 @@ from unittest.mock import patch
 
 from cgstate.runtime import ending, leasing
 from cgstate.runtime.books import Books
+from cgstate.runtime.capturing import Capture
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.gate import CaptureGate
 from cgstate.runtime.lease import Lease
-from cgstate.runtime.transaction import Transaction
 from cgstate.runtime.turn import Turn
 from cgstate.testing.plantings import Patch, destroys_in_captures, eviction_ignores_leases, suspend_does_not_wait
 from cgstate.testing.schedules import cases
@@ -76,15 +76,15 @@ def _a_lease_ends_without_the_lock() -> Patch:
 
 
 def _the_gate_is_looked_at_before_the_lock_is_taken() -> Patch:
-    right = Transaction._await_gate
+    right = Capture._await_gate
 
-    def await_gate(transaction: Transaction, *args: Any) -> None:
-        right(transaction, *args)
-        lock = transaction._books.gate.lock
+    def await_gate(capture: Capture, *args: Any) -> None:
+        right(capture, *args)
+        lock = capture.entry.manager.gate.lock
         lock.release()
         lock.acquire()
 
-    return patch.object(Transaction, "_await_gate", await_gate)
+    return patch.object(Capture, "_await_gate", await_gate)
 
 
 def _nobody_waits_for_the_turn() -> Patch:

@@ -14,12 +14,10 @@ from cgstate.lifecycle.expr import Value, evaluate, variables
 from cgstate.lifecycle.states import EntryState
 from cgstate.lifecycle.steps import Steps
 from cgstate.lifecycle.table import Guard, Machine, Row
-from cgstate.lifecycle.tables import MACHINES
+from cgstate.lifecycle.tables import MACHINE, MACHINES
 from cgstate.lifecycle.world import World
 
 __all__ = ["TOTAL", "Coverage", "Outcome", "defensive", "every_outcome", "every_row", "out_of_epoch"]
-
-BY_NAME = {machine.name: machine for machine in MACHINES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Outcome:
     holds: bool
 
     def __str__(self) -> str:
-        row = BY_NAME[self.machine].rows[self.row]
+        row = MACHINE[self.machine].rows[self.row]
         return f"{self.machine}: {'' if self.holds else 'not '}'{self.guard}' in {row.label}"
 
 
@@ -63,7 +61,7 @@ class Coverage:
 
     def refused(self, refusal: IllegalTransition) -> None:
         """A door refused: the condition that the refusal names has failed, if a table has it."""
-        machine = BY_NAME.get(refusal.machine)
+        machine = MACHINE.get(refusal.machine)
         if machine is None or not refusal.guard:
             return
         for number, row in enumerate(machine.rows):
@@ -194,7 +192,7 @@ def out_of_epoch(world: World) -> Iterator[str]:
 @cache
 def contradicted(machine: str, number: int) -> frozenset[Outcome]:
     """What must have failed where a row was taken: conditions of the rows beside it that exclude one of its own."""
-    table = BY_NAME[machine]
+    table = MACHINE[machine]
     row = table.rows[number]
     beside = [
         (other, each)

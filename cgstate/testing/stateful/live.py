@@ -25,7 +25,6 @@ def live(play: Play) -> None:
         Call,
         CaptureAll,
         Close,
-        Evict,
         ForgetFailures,
         GiveBack,
         GiveUp,
@@ -51,9 +50,6 @@ def live(play: Play) -> None:
         play.take(SetBudget(0))
         play.take(ForgetFailures())
         play.idle()
-        if play.places_taken():
-            for name in play.subjects:
-                play.take(Evict(name))
         play.take(CaptureAll())
         for name, subject in play.subjects.items():
             for sample in range(len(subject.samples)):

@@ -141,7 +141,7 @@ def _evicted_graphs_are_offered() -> Patch:
 
 
 def _close_returns_nothing() -> Patch:
-    return patch.object(manager.GraphManager, "_return_bytes", lambda self: None)
+    return patch.object(ending, "return_bytes", lambda books: None)
 
 
 def _failures_are_never_forgotten() -> Patch:
@@ -162,14 +162,13 @@ def _every_miss_is_kept() -> Patch:
 def _refused_close_stops_serving() -> Patch:
     @contextmanager
     def drained(books: Books, event: str, timeout: float | None) -> Iterator[None]:
-        with books.gate.lock:
-            ending._refuse_own(books, event, books.thread_id())
-            if books.serving and books.state is ManagerState.SERVING:
-                books.drain()
-            ending.await_leases(books, event, timeout, lambda: books.leases)
-            yield
+        ending._refuse_own(books, event, books.thread_id())
+        if books.serving and books.state is ManagerState.SERVING:
+            books.drain()
+        ending.await_leases(books, event, timeout, lambda: books.leases)
+        yield
 
-    return patch.object(manager, "drained", drained)
+    return patch.object(ending, "drained", drained)
 
 
 def _epochs_are_not_noted() -> Patch:

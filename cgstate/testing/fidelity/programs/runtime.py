@@ -79,7 +79,13 @@ class RuntimeMachine(Machine[T]):
     def _act(self, step: Step) -> Json:
         match step:
             case {"op": "manage", "isolation": str(isolation), "mode": str(mode)}:
-                self.manager = GraphManager(self.bench.backend, isolation=isolation, capture_error_mode=mode, check=True)
+                self.manager = GraphManager(
+                    self.bench.backend,
+                    isolation=isolation,
+                    capture_error_mode=mode,
+                    compact=False,  # a step runs its work as often as it says, and its pool has what that took
+                    check=True,
+                )
                 self._managers.append(self.manager)
                 self.components.clear()
                 self.routines.clear()

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 from cgstate.errors import ManagerPoisoned, NotResident
 from cgstate.lifecycle.observations import CallAnswer, Obstacle, Outcome, OutputComparison
 from cgstate.lifecycle.states import ComponentEvent, EntryEvent, EntryState, ManagerState, PoolEvent
+from cgstate.runtime.domain import LIVE
 from cgstate.runtime.leased import LeasedOutput
+from cgstate.runtime.record import ComponentRecord
 from cgstate.runtime.stats import Fallback
 from cgstate.testing.stateful.errors import Violated
 from cgstate.testing.stateful.play import MOST_HELD, Held, Play
@@ -111,10 +113,11 @@ class Call(Step):
     @classmethod
     def draw(cls, play: Play, random: Random) -> Step | None:
         """As `Step.draw`, without listing them all."""
+        names, streams, drawn = list(play.subjects), 1 + len(play.streams), random.random
         for _ in range(TRIES):
-            name = random.choice(list(play.subjects))
-            sample = random.randrange(len(play.subjects[name].samples))
-            step = cls(name, sample, random.randrange(1 + len(play.streams)), random.randrange(1, 3))
+            name = names[int(drawn() * len(names))]
+            sample = int(drawn() * len(play.subjects[name].samples))
+            step = cls(name, sample, int(drawn() * streams), 1 + int(drawn() * 2))
             if step.legal(play) is not False:
                 return step
         return None
@@ -229,7 +232,9 @@ def forecast(play: Play, subject: Subject, sample: int) -> Forecast:
         return Forecast(refusal=NotResident)
     routine, args = subject.component.routine, subject.samples[sample]
     names = model.available(name)
-    available: frozenset[Any] = frozenset(d for d, entry in record.entries.items() if entry.name in names)
+    available: frozenset[Any] = frozenset([d for d, entry in record.entries.items() if entry.name in names])
+    if available == record.available:
+        available = record.available  # routines that remember what they made of a snapshot know it by its identity
     with play.calm():
         resolution = routine.resolve_runtime(args, {}, available)
     if resolution.descriptor is not None:
@@ -247,7 +252,14 @@ def forecast(play: Play, subject: Subject, sample: int) -> Forecast:
         wanted = _wanted(subject, args, resolution.runtime_key, record.declared, available)
     if wanted is None:
         return _eager(Fallback.miss)
-    return _lazily(play, subject, f"{name}[{wanted!r}]")
+    return _lazily(play, f"{name}[{wanted!r}]", has_place=_has_place(record, wanted))
+
+
+def _has_place(record: ComponentRecord, descriptor: Hashable) -> bool:
+    """Whether the component has a place for ``descriptor`` as it is: declared ones keep theirs."""
+    extra = [entry for each, entry in record.entries.items() if each not in record.declared]
+    taken = sum((entry.state in LIVE) + entry.unreclaimed for entry in extra)
+    return record.has_room and (descriptor in record.declared or taken < record.capacity - len(record.declared))
 
 
 def _wanted(
@@ -263,7 +275,7 @@ def _wanted(
     return made
 
 
-def _lazily(play: Play, subject: Subject, entry: str) -> Forecast:
+def _lazily(play: Play, entry: str, *, has_place: bool) -> Forecast:
     """A miss that may capture: whether it has to depends on the room there is."""
     model = play.model
     lazy = LAZY | {Fallback.vote} if play.ranks.disagree else LAZY
@@ -272,9 +284,8 @@ def _lazily(play: Play, subject: Subject, entry: str) -> Forecast:
         return Forecast(entry, lazy | {Fallback.unavailable})  # retiring: another lease holds it
     if play.transaction is not None:
         return Forecast("", lazy | {Fallback.capture_busy})
-    view = next(each for each in play.world.components if each.name == subject.name)
     certain = (
-        view.held < view.capacity
+        has_place
         and not model.budget
         and not model.suspect
         and play.setup.admit_after == 1

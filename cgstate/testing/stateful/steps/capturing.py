@@ -97,7 +97,7 @@ class CaptureAll(Step):
         model = play.model
         if model.manager not in ORDERS or play.transaction is not None:
             return False
-        if model.suspended or model.leases() or model.budget or model.suspect or play.places_taken():
+        if model.suspended or model.leases() or model.budget or model.suspect:
             return None
         return not 0 < play.ranks.disagree <= 2 * len(_missing(play))  # asked before each capture, and again before binding
 

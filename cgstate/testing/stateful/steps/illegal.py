@@ -41,13 +41,14 @@ class RefusedEvent(Step):
     @classmethod
     def draw(cls, play: Play, random: Random) -> Step | None:
         """As `Step.draw`; there are too many to list them for each step of a walk."""
-        there = list(entities(play))
+        there, drawn = list(entities(play)), random.random
         for _ in range(TRIES):
-            name, entity = random.choice(there)
-            event = random.choice(_EVENTS[entity.machine.name])
-            says = tuple(random.choice(var.domain[:2]) for var in entity.machine.parameters.get(event, ()))
+            name, entity = there[int(drawn() * len(there))]
+            events = _EVENTS[entity.machine.name]
+            event = events[int(drawn() * len(events))]
+            says = tuple([var.domain[:2][int(drawn() * 2)] for var in entity.machine.parameters.get(event, ())])
             step = cls(name, event.value, says)
-            if step.legal(play):
+            if step.refused_by(entity):
                 return step
         return None
 

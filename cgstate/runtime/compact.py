@@ -1,0 +1,134 @@
+"""The first block of a fresh pool: one piece of memory that all temporaries of the pool's first graph fit into.
+
+In a pool without one, each large temporary that finds no free block gets a segment of its own. Segments never merge, so together
+they take more than the temporaries ever need at once. Inside one block freed neighbours merge again, and what is captured later
+finds its place there, too. How large the block has to be depends on the layout, not only on what lives at once: a block of the
+peak of live bytes may be too small, and what overflows it then comes on top. So sizes are tried, each in a pool of its own that is
+given back at once, and only one that was seen to do is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from cgstate.backends.base import Backend, MemoryPool, SegmentView, Stream
+from cgstate.backends.undo import UndoLog
+from cgstate.lifecycle.states import FailureKind
+from cgstate.runtime.failure import clear_frames
+from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT
+
+FINEST = 32
+"""Part of the range of possible sizes that two tried ones differ by at least; five trials after the first at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBlock:
+    """How a fresh pool gets its first block.
+
+    Attributes:
+        known: Bytes of the block by descriptor, as far as it was looked for; 0: none helps.
+        descriptor: Of the graph that is captured first.
+        may_search: Whether to look for it where it is not known; a miss must not wait for that.
+    """
+
+    known: dict[Hashable, int]
+    descriptor: Hashable
+    may_search: bool
+
+    def make(self, backend: Backend, pool: MemoryPool, stream: Stream, run: Callable[[], object], undo: UndoLog) -> None:
+        """Leave the block in ``pool``, free for the capture that comes next; nothing where none helps or no memory is left.
+
+        Args:
+            backend: The device.
+            pool: Nothing was captured into it yet.
+            stream: The capture stream; current, and the work has just been warmed up on it.
+            run: Runs the work once more.
+            undo: Told of what trials have to give back.
+
+        Raises:
+            BaseException: what ``run`` raised, unless that was for want of memory; or what the device did.
+        """
+        size = self.known.get(self.descriptor)
+        if size is None:
+            if not self.may_search:
+                return
+            size = self.known[self.descriptor] = _worth_trying(backend, stream) and smallest_block(backend, stream, run, undo)
+        if size:
+            try:
+                backend.hold(pool, stream, size)  # and let it go: it stays in the pool
+            except Exception as error:
+                if backend.failure_kind(error) is not FailureKind.OOM:
+                    raise
+
+
+def smallest_block(backend: Backend, stream: Stream, run: Callable[[], object], undo: UndoLog) -> int:
+    """Bytes of the smallest block in which one run of the work was seen to fit; 0 if none smaller than separate segments did.
+
+    Runs the work up to six times, on the current stream, which must be ``stream``; returns the allocator's cache to the device
+    after each.
+
+    Raises:
+        BaseException: what ``run`` raised, unless that was for want of memory; or what the device did.
+    """
+    unit = backend.mebibyte
+    granule = GRANULE * unit
+    tried: list[MemoryPool] = []
+    undo.on_failure("give back what trials of a first block took", partial(_give_back, backend, tried))
+    trial = partial(_trial, backend, stream, run, tried)
+    separate = trial(0)
+    if separate is None or len(separate) < 2:
+        return 0
+    largest = max(separate)  # of one temporary, unless it is a segment that several share
+    low = max(OWN_LIMIT * unit, largest if largest > LARGE_SEGMENT * unit else 0) // granule * granule
+    high = sum(separate) // granule * granule
+    step = max(granule, (high - low) // FINEST)
+    found = 0
+    while high - low > step:
+        size = -(-(low + high) // (2 * granule)) * granule
+        segments = trial(size)
+        if segments is None:
+            return 0
+        if len(segments) == 1:
+            found = high = size
+        else:
+            low = size
+    return found
+
+
+def _worth_trying(backend: Backend, stream: Stream) -> bool:
+    """Whether the warm-up has left free memory in at least two large segments, outside of all pools."""
+    return sum(segment.live < segment.reserved for segment in _large(backend.cached_segments(stream), stream)) > 1
+
+
+def _trial(backend: Backend, stream: Stream, run: Callable[[], object], tried: list[MemoryPool], nbytes: int) -> list[int] | None:
+    """Bytes of the large segments that one run takes in a pool with a first block of ``nbytes``; None if it found no memory."""
+    pool = backend.new_pool()
+    tried.append(pool)
+    try:
+        if nbytes:
+            backend.hold(pool, stream, nbytes)
+        with backend.allocating_from(pool, stream):
+            run()
+        return [segment.reserved for segment in _large(pool.segments(), stream)]
+    except BaseException as error:
+        clear_frames(error)  # else what they hold would keep the trial's memory
+        if backend.failure_kind(error) is FailureKind.OOM:
+            return None
+        raise
+    finally:
+        _give_back(backend, tried)
+
+
+def _large(segments: Sequence[SegmentView], stream: Stream) -> list[SegmentView]:
+    return [segment for segment in segments if segment.stream == stream.handle and not segment.small]
+
+
+def _give_back(backend: Backend, tried: list[MemoryPool]) -> None:
+    """Drop the pools of trials, and return their memory; goes on where it was broken off."""
+    for pool in tried:
+        pool.drop()
+    if tried:
+        backend.flush()
+        tried.clear()
