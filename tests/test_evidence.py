@@ -29,6 +29,21 @@ NEEDED = {
     "fuzz-h200": {"steps", "captures", "replays", "evictions", "compared", "violations", "leaked_bytes"},
     "fidelity-h200": {"facts", "facts_recorded", "programs"},
     "mutants": {"mutants", "killed", "equivalent", "survived", "undecided"},
+    "bench-h200": {
+        "call_over_raw",
+        "call_over_make_graphed_callables",
+        "call_over_reduce_overhead",
+        "replay_growth_1000_entries",
+    },
+    "vllm-h200": {
+        "prompts",
+        "token_mismatches",
+        "step_ratio",
+        "entries",
+        "trace_events",
+        "trace_violations",
+        "estimate_over_actual",
+    },
     "memory-h200": {
         "shapes",
         "shapes_within",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from cgstate.lifecycle.invariants import Checker, broken_by, broken_in, unsettled_in
 from cgstate.lifecycle.states import ManagerState
 from cgstate.lifecycle.world import Act

@@ -133,8 +133,8 @@ def test_a_run_that_failed_is_not_kept_alive_by_its_error(monkeypatch: pytest.Mo
 
 def test_what_was_done_is_counted() -> None:
     with steady():
-        runs = [walk_once(Bed, seed) for seed in range(6)]
-    report = fuzz(examples=6)
+        runs = [walk_once(Bed, seed) for seed in range(20)]
+    report = fuzz(examples=20)
     for name in ("captures", "replays", "evictions", "compared"):
         counted = sum(run.tally[name] for run in runs)
         assert report.figures[name] == counted > 0
