@@ -123,7 +123,10 @@ def test_random_rounds_leave_nothing(backend: CudaBackend, isolation: str) -> No
     assert rounds.run(backend, isolation, 60) == {"rounds": 60, "leaked_bytes": 0, "wrong": 0}
 
 
-def test_a_first_block_costs_no_bytes_changes_no_bit_and_trials_leave_nothing(backend: CudaBackend) -> None:
+def test_a_first_block_saves_bytes_changes_no_bit_and_trials_leave_nothing(
+    backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # else even two eager runs differ
     filters = [torch.randn(256 >> step, 128 >> step, 16, device="cuda") / 64 for step in range(4)]
     source = torch.randn(1, 256, 512, device="cuda")
 
@@ -149,7 +152,7 @@ def test_a_first_block_costs_no_bytes_changes_no_bit_and_trials_leave_nothing(ba
     before = backend.footprint()
     apart, expected = held(compact=False)
     compact, output = held(compact=True)
-    assert compact <= apart
+    assert compact < apart
     assert torch.equal(output, expected)
     del output, expected
     backend.flush()
