@@ -13,6 +13,9 @@ import cgstate
 from cgstate.backends.sim import SimBackend, SimConfig, SimDevice, SimTensor
 from cgstate.backends.sim.errors import SimOutOfMemory
 from cgstate.backends.sim.faults import InjectedFault
+from cgstate.backends.sim.memory import ITEM_BYTES
+from cgstate.backends.undo import UndoLog
+from cgstate.runtime.compact import FirstBlock, smallest_block
 from tests.runtime.shapes import Shape, Shaped, linear
 
 KIB = 1024
@@ -144,6 +147,35 @@ def test_it_can_be_switched_off() -> None:
     bench.held()
     assert bench.rounds == len(STACK.descriptors)
     assert bench.blocks == {}
+
+
+def test_a_miss_never_waits_for_trials() -> None:
+    backend = SimBackend()
+    stream, pool = backend.new_stream(exclusive=True), backend.new_pool()
+    known: dict[Any, int] = {}
+    first = FirstBlock(known, 256, may_search=False)
+    first.make(backend, pool, stream, lambda: pytest.fail("the work was run"), UndoLog())
+    assert known == {}
+    assert pool.segments() == []
+
+
+def test_a_size_that_was_not_seen_to_fit_is_not_used() -> None:
+    backend = SimBackend(SimDevice(SimConfig(capacity_bytes=1 << 30)))
+    stream = backend.new_stream(exclusive=True)
+    rounds = 0
+    filled: list[int] = []
+
+    def run() -> None:
+        nonlocal rounds
+        rounds += 1
+        filled.append(sum(size > 0 for size in backend.footprint().pools.values()))
+        hold = [backend.sim.empty(20 * backend.mebibyte // ITEM_BYTES * rounds) for _ in range(2)]
+        hold.clear()
+
+    with backend.on_stream(stream):
+        assert smallest_block(backend, stream, run, UndoLog()) == 0
+    assert rounds > 2
+    assert filled == [0] + [1] * (rounds - 1)  # the block of this trial, and nothing of those before
 
 
 def test_the_work_is_run_at_most_six_times_more() -> None:
