@@ -1,9 +1,14 @@
-"""A component call beside the ways that people use today, on a CUDA device: each answers the same calls of the same small model.
+"""Component calls beside the ways that people use today, on a CUDA device: each answers the same calls of the same small model.
 
 ``raw``
     `torch.cuda.CUDAGraph.replay` alone.
 ``by hand``
     What one would write around it; several inputs are copied in one fused call.
+``component``
+    A call of a `Component`, whose output is the caller's own.
+``component, leased``
+    A call of a `LeasedComponent`, the use of its output included: it is read, and the lease given back. It hands out the static
+    output as the next two do.
 ``make_graphed_callables``
     `torch.cuda.make_graphed_callables`.
 ``reduce-overhead``
@@ -11,7 +16,7 @@
 ``vllm wrapper``
     vLLM's `CUDAGraphWrapper`, if vLLM is installed: alone, as its runner calls it, and between the copies that a component makes.
 
-They do not all do the same. `DOES` says what a call of each is, and every row repeats it.
+They do not all do the same. `DOES` says what a call of each is, and every row repeats it: what it checks, copies and hands out.
 """
 
 from __future__ import annotations
@@ -25,11 +30,12 @@ from torch import Tensor
 from cgstate.bench import peer_vllm
 from cgstate.bench.bed import Effort
 from cgstate.bench.bed_torch import Linears, TorchBed, copying_in, linears
+from cgstate.bench.figures import COMPONENT, LEASED, SUBJECTS, figure
 from cgstate.bench.parts import Part, PartName
 from cgstate.bench.timing import Call, interleave, ratio
 from cgstate.errors import describe
 from cgstate.routine import BucketedRoutine
-from cgstate.runtime.component import Component
+from cgstate.runtime.component import Component, LeasedComponent
 from cgstate.runtime.manager import GraphManager
 
 SHAPES = ((1, 1), (4, 1), (16, 1), (1, 4))
@@ -39,44 +45,56 @@ WARM_UP = 5
 DOES: Mapping[str, str] = {
     "raw": "replay",
     "by hand": "copy in, replay, clone out",
-    "component": "copy in, replay, clone out",
+    COMPONENT: "check, copy in, replay, clone out",
+    LEASED: "check, copy in, replay; static output under a lease",
     "make_graphed_callables": "copy in, replay; static output",
-    "reduce-overhead": "replay of fused kernels, copy in where it must; static output",
+    "reduce-overhead": "check, copy in where it must, replay of fused kernels; static output",
     peer_vllm.REPLAY: "forward context, replay; static output",
     peer_vllm.WHOLE: "copy in, forward context, replay, clone out",
 }
-"""What a call of each candidate does."""
+"""What a call of each candidate does. To check is to find out whether, and by which graph, this very call may be answered."""
 
 
 @torch.no_grad()
 def measure(bed: TorchBed, effort: Effort) -> Part:
-    """Every candidate for every shape. Figures are ratios of the component's call; without a suffix, for one input and output."""
+    """Every candidate for every shape. Figures are ratios of a component's call, and of a leased one, over each other candidate."""
     part = Part()
     vllm = peer_vllm.VllmWrapper() if peer_vllm.is_installed() else None
     if vllm is None:
         part.missing[peer_vllm.REPLAY] = "vLLM is not installed"
     for inputs, outputs in SHAPES:
-        with GraphManager(bed.backend) as manager:
-            candidates = _candidates(bed, manager, vllm, part, inputs, outputs)
+        with GraphManager(bed.backend) as manager, GraphManager(bed.backend) as lender:
+            candidates = _candidates(bed, manager, lender, vllm, part, inputs, outputs)
             measured = interleave(candidates, rounds=effort.rounds, calls=effort.calls, settle=bed.settle)
         for name, timing in measured.items():
             part.time(PartName.peers, {name: timing}, does=DOES[name], inputs=inputs, outputs=outputs)
-        suffix = "" if (inputs, outputs) == (1, 1) else f"_{inputs}_in_{outputs}_out"
-        for name in measured:
-            if name != "component":
-                figure = name.replace(", ", "_").replace(" ", "_").replace("-", "_")
-                part.figures[f"call_over_{figure}{suffix}"] = ratio(measured, "component", name)
+        for subject in SUBJECTS:
+            for name in measured:
+                if name not in (subject, LEASED):  # the clone's price is said once, as the leased call's ratio over the other
+                    part.figures[figure(subject, name, inputs, outputs)] = ratio(measured, subject, name)
     return part
 
 
 def _candidates(
-    bed: TorchBed, manager: GraphManager, vllm: peer_vllm.VllmWrapper | None, part: Part, inputs: int, outputs: int
+    bed: TorchBed,
+    manager: GraphManager,
+    lender: GraphManager,
+    vllm: peer_vllm.VllmWrapper | None,
+    part: Part,
+    inputs: int,
+    outputs: int,
 ) -> dict[str, Call]:
+    """Two managers: graphs of one would share a pool, and each component's calls would find it as the other's left it."""
     model = linears(outputs)
     given = tuple(bed.filled(ROWS) for _ in range(inputs))
     expected = model(*given)
     raw, by_hand = _graph(bed, model, given)
-    made: dict[str, Call] = {"raw": raw, "by hand": by_hand, "component": _component(bed, manager, model, given)}
+    made: dict[str, Call] = {
+        "raw": raw,
+        "by hand": by_hand,
+        COMPONENT: _component(bed, manager, model, given),
+        LEASED: _leased(bed, lender, model, given),
+    }
     others: dict[str, Callable[[], dict[str, Call]]] = {
         "make_graphed_callables": lambda: {"make_graphed_callables": _graphed(model, outputs, given)},
         "reduce-overhead": lambda: {"reduce-overhead": _compiled(model, outputs, given)},
@@ -119,11 +137,29 @@ def _graph(bed: TorchBed, model: Linears, given: tuple[Tensor, ...]) -> tuple[Ca
 
 
 def _component(bed: TorchBed, manager: GraphManager, model: Linears, given: tuple[Tensor, ...]) -> Call:
-    routine: BucketedRoutine[..., Any] = BucketedRoutine(model, lambda rows: tuple(bed.zeros(rows) for _ in given))
-    component: Component[..., Any] = Component("linears", routine, [ROWS])
+    component: Component[..., Any] = Component("linears", _routine(bed, model, given), [ROWS])
+    _bind(manager, component)
+    return lambda: component(*given)
+
+
+def _leased(bed: TorchBed, manager: GraphManager, model: Linears, given: tuple[Tensor, ...]) -> Call:
+    component: LeasedComponent[..., Any] = LeasedComponent("linears", _routine(bed, model, given), [ROWS])
+    _bind(manager, component)
+
+    def call() -> Any:
+        with component(*given) as lent:
+            return lent.value
+
+    return call
+
+
+def _routine(bed: TorchBed, model: Linears, given: tuple[Tensor, ...]) -> BucketedRoutine[..., Any]:
+    return BucketedRoutine(model, lambda rows: tuple(bed.zeros(rows) for _ in given))
+
+
+def _bind(manager: GraphManager, component: Component[..., Any] | LeasedComponent[..., Any]) -> None:
     manager.prepare([component])
     manager.capture_and_bind(progress=False)
-    return lambda: component(*given)
 
 
 def _graphed(model: Linears, outputs: int, given: tuple[Tensor, ...]) -> Call:

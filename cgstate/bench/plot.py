@@ -6,11 +6,12 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cgstate.bench.figures import SUBJECTS
 from cgstate.bench.parts import PartName, Row
 from cgstate.errors import ConfigError
 
-COLOURS = ("#3b82c4", "#2e9e5b", "#d9a514", "#9a4fc0", "#cf2e2e", "#5c6370", "#3aa7b0")
-"""Of the candidates, in the order in which they come; the component has the first."""
+COLOURS = ("#3b82c4", "#2e9e5b", "#d9a514", "#9a4fc0", "#cf2e2e", "#5c6370", "#3aa7b0", "#e07fa8")
+"""Of the candidates, in the order in which they come; ours have the first two."""
 
 
 def svg(rows: Sequence[Row], title: str) -> str:
@@ -43,7 +44,7 @@ def svg(rows: Sequence[Row], title: str) -> str:
 
 def _peers(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     shapes = list(dict.fromkeys((row["inputs"], row["outputs"]) for row in rows))
-    names = sorted(dict.fromkeys(row["what"] for row in rows), key=lambda name: name != "component")
+    names = sorted(dict.fromkeys(row["what"] for row in rows), key=lambda name: name not in SUBJECTS)
     for number, name in enumerate(names):
         mine = {(row["inputs"], row["outputs"]): row for row in rows if row["what"] == name}
         does = next(iter(mine.values()))["does"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -15,10 +16,11 @@ import torch
 
 from cgstate.backends.base import Backend
 from cgstate.backends.sim import SimBackend
-from cgstate.bench import peer_vllm, peers
+from cgstate.bench import peer_vllm, peers, plot
 from cgstate.bench.bed import Effort
 from cgstate.bench.bed_torch import Linears, TorchBed, copying_in
 from cgstate.bench.timing import Call
+from cgstate.runtime.manager import GraphManager
 
 pytestmark = pytest.mark.torch
 
@@ -77,7 +79,8 @@ def bed(monkeypatch: pytest.MonkeyPatch) -> TorchBed:
 def test_every_peer_is_measured_for_every_shape(bed: TorchBed) -> None:
     part = peers.measure(bed, LITTLE)
     names = ("raw", "by_hand", "make_graphed_callables", "reduce_overhead", "vllm_wrapper", "vllm_wrapper_copies")
-    assert set(part.figures) == {f"call_over_{name}{shape}" for name in names for shape in ("", "_4_in_2_out")}
+    ratios = [*(f"call_over_{name}" for name in names), *(f"leased_call_over_{name}" for name in ("component", *names))]
+    assert set(part.figures) == {f"{name}{shape}" for name in ratios for shape in ("", "_4_in_2_out")}
     assert {(row["what"], row["does"], row["inputs"], row["outputs"]) for row in part.rows} == {
         (name, does, *shape) for name, does in peers.DOES.items() for shape in ((1, 1), (4, 2))
     }
@@ -85,7 +88,51 @@ def test_every_peer_is_measured_for_every_shape(bed: TorchBed) -> None:
 
 
 def test_the_same_is_said_of_those_that_do_the_same_as_a_component(bed: TorchBed) -> None:
-    assert peers.DOES["component"] == peers.DOES["by hand"] == peers.DOES[peer_vllm.WHOLE].replace("forward context, ", "")
+    does = peers.DOES
+    assert does["component"].replace("check, ", "") == does["by hand"] == does[peer_vllm.WHOLE].replace("forward context, ", "")
+    assert does["component, leased"] == does["component"].replace(", clone out", "; static output under a lease")
+    assert does["make_graphed_callables"] == does["component, leased"].replace("check, ", "").replace(" under a lease", "")
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (4, 1), (16, 1), (1, 4)])
+@torch.no_grad()
+def test_a_component_copies_in_and_a_leased_one_hands_out_the_same_memory_each_time(inputs: int, outputs: int) -> None:
+    bed = OnCpu()
+    given = tuple(bed.filled(8) for _ in range(inputs))
+    model = linears(outputs)
+
+    def numbers(answer: Any) -> list[Any]:
+        return [each.tolist() for each in ((answer,) if outputs == 1 else answer)]
+
+    def places(answer: Any) -> list[int]:
+        return [each.data_ptr() for each in ((answer,) if outputs == 1 else answer)]
+
+    for make, leased in ((peers._component, False), (peers._leased, True)):
+        with GraphManager(bed.backend) as manager:
+            call = make(bed, manager, model, given)
+            before = call()
+            old = numbers(before)
+            for each in given:
+                each.copy_(torch.randn_like(each))
+            after = call()
+            assert numbers(after) == numbers(model(*given)) != old
+            assert (places(after) == places(before)) is leased
+            assert (numbers(before) == old) is not leased
+            assert manager.stats().components["linears"].hits == 2
+            assert manager.entry("linears", 8).state == "BOUND"  # no lease is left behind
+
+
+def test_each_component_has_a_pool_that_no_other_candidate_replays(bed: TorchBed, monkeypatch: pytest.MonkeyPatch) -> None:
+    managers: list[GraphManager] = []
+    bind = peers._bind
+
+    def noted(manager: GraphManager, component: Any) -> None:
+        managers.append(manager)
+        bind(manager, component)
+
+    monkeypatch.setattr(peers, "_bind", noted)
+    peers.measure(bed, LITTLE)
+    assert len(set(map(id, managers))) == len(managers) == 4
 
 
 def test_a_vllm_that_is_not_installed_is_said_once(bed: TorchBed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,3 +182,11 @@ def test_by_hand_each_call_copies_what_is_in_the_inputs_by_then(inputs: int) -> 
             each.fill_(number)
         copy_in()
         assert [each.tolist() for each in static] == [[number, number]] * inputs
+
+
+def test_the_picture_has_a_colour_for_each_candidate_with_ours_first(bed: TorchBed) -> None:
+    pytest.importorskip("matplotlib", reason="drawing is an optional extra")
+    text = plot.svg(peers.measure(bed, LITTLE).rows, "here")
+    legend = re.findall(r"<!-- (.+): .+ -->", text)
+    assert legend == ["component", "component, leased", *(name for name in peers.DOES if not name.startswith("component"))]
+    assert len(set(plot.COLOURS[: len(legend)])) == len(legend)
