@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from cgstate.backends.sim import SimBackend
+from cgstate.bench.losses import beyond, missed_by, quicker
 from cgstate.demo import job, show
 from cgstate.demo.vocoder_sim import SimVocoder
 from cgstate.lifecycle.tables import table_hash
@@ -60,8 +61,10 @@ FUZZ_FIGURES = {
 PEERS_FIGURES = {
     "call_over_raw": ("a component call over the bare replay of its graph, nothing copied in or out", "×"),
     "call_over_by_hand": ("over copy, replay and clone by hand", "×"),
-    "call_over_make_graphed_callables": ("over `torch.cuda.make_graphed_callables`", "×"),
-    "call_over_reduce_overhead": ('over `torch.compile(mode="reduce-overhead")`', "×"),
+    "call_over_make_graphed_callables": ("over `torch.cuda.make_graphed_callables`, which clones nothing", "×"),
+    "call_over_reduce_overhead": ('over `torch.compile(mode="reduce-overhead")`, which clones nothing', "×"),
+    "leased_call_over_make_graphed_callables": ("a leased call, which clones nothing either, over `make_graphed_callables`", "×"),
+    "leased_call_over_reduce_overhead": ("over `reduce-overhead`", "×"),
     "replay_growth_1000_entries": ("a replay among 1,000 entries over one among 10", "×"),
     "traced_call_ratio": ("a component call that is traced, over one that is not", "×"),
     "checked_call_ratio": ("the same with every invariant checked", "×"),
@@ -97,11 +100,19 @@ def _table(evidence: dict[str, Any], meanings: dict[str, tuple[str, str]]) -> li
             continue
         value = evidence["figures"][name]
         shown = f"{value:.2f}" if unit == "×" else f"{value:,.0f}"
-        missed = "" if judged["holds"] else ", **missed**"
+        missed = "" if judged["holds"] else f", **missed** by {missed_by(judged['bar'], value)}"
         rows.append(f"| {meaning} | {shown} {unit} | {judged['bar']}{missed} |".replace("  ", " "))
     place = f"{evidence['device']}, driver {evidence['driver']}, torch {evidence['torch']}"
     head = f"Measured once on {place}, {evidence['date'][:10]}, at commit {evidence['commit'][:9]}.{stale}"
-    return [head, "", "| what | measured | bar |", "|---|---|---|", *rows]
+    lost = [*beyond(evidence), *quicker(evidence)]
+    return [
+        head,
+        "",
+        "| what | measured | bar |",
+        "|---|---|---|",
+        *rows,
+        *(["", "Where it loses; [in full](docs/peers.md):", "", *lost] if lost else []),
+    ]
 
 
 def source(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.pages import commands, errors, evidence, invariants
+from docs.pages import commands, errors, evidence, invariants, peers
 
 DOCS = Path(__file__).parents[1]
 
@@ -14,5 +14,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors.page,
     "evidence.md": evidence.page,
     "invariants.md": invariants.page,
+    "peers.md": peers.page,
 }
 """What makes each page, by its name under docs/."""

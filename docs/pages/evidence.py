@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cgstate.bench.losses import missed_by
 from cgstate.lifecycle.tables import table_hash
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
@@ -58,8 +59,12 @@ def _file(name: str, document: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for figure, value in document["figures"].items():
         bar = document.get("bars", {}).get(figure)
-        shown, holds = ("", "") if bar is None else (f"`{bar['bar']}`", "holds" if bar["holds"] else "**missed**")
+        shown = "" if bar is None else f"`{bar['bar']}`"
+        holds = "" if bar is None else "holds" if bar["holds"] else f"**missed** by {missed_by(bar['bar'], value)}"
         yield f"| `{figure}` | {number(value)} | {shown} | {holds} |"
+    for figure, bar in document.get("bars", {}).items():
+        if figure not in document["figures"]:
+            yield f"| `{figure}` | not measured | `{bar['bar']}` | **missed** |"
     timed = [row for row in document["rows"] if "p05_ns" in row]
     if timed:
         yield ""
