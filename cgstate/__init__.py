@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         NotResident,
         OutputExpired,
         PoolRetired,
+        Reentered,
         StaleBinding,
         TableError,
         WrongThread,
@@ -110,6 +111,7 @@ __all__ = [
     "PoolKind",
     "PoolMemory",
     "PoolRetired",
+    "Reentered",
     "PoolState",
     "PrepareReport",
     "Profile",
@@ -132,7 +134,8 @@ _HOMES = {
     "cgstate.breaks": "Break run_eagerly",
     "cgstate.errors": (
         "BudgetExceeded CaptureActive CaptureFailed CGStateError ConfigError IllegalTransition InvariantViolation LeaseOutstanding "
-        "LiveAcrossBreak ManagerClosed ManagerPoisoned NotResident OutputExpired PoolRetired StaleBinding TableError WrongThread"
+        "LiveAcrossBreak ManagerClosed ManagerPoisoned NotResident OutputExpired PoolRetired Reentered StaleBinding TableError "
+        "WrongThread"
     ),
     "cgstate.lifecycle.states": "ComponentState EntryState FailureKind ManagerState PoolKind PoolState",
     "cgstate.routine": "BucketedRoutine Resolution Routine",

@@ -23,6 +23,7 @@ __all__ = [
     "NotResident",
     "OutputExpired",
     "PoolRetired",
+    "Reentered",
     "StaleBinding",
     "TableError",
     "WrongThread",
@@ -118,6 +119,10 @@ class ConfigError(CGStateError, ValueError):
 
 class WrongThread(CGStateError):
     """A manager made with ``owner_thread=True`` was called from another thread."""
+
+
+class Reentered(CGStateError):
+    """cgstate was called by a signal handler or a finalizer that broke in on cgstate, in the same thread. Nothing was changed."""
 
 
 class OutputExpired(CGStateError):

@@ -222,10 +222,12 @@ class Books(ManagerSteps):
         Raises:
             CaptureActive: this thread has it already, or is inside a component call: waiting would never end.
             WrongThread: see `check_thread`.
+            Reentered: it is called from inside of another operation of this thread.
         """
         thread = self.thread_id()
         self.check_thread(thread)
         gate = self.gate
+        gate.refuse_reentry()
         mine = False
         try:
             with gate.lock:

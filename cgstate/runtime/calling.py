@@ -34,6 +34,7 @@ class Caller:
     """What answers the calls of one component: `hotpath.call` finds here what it needs, and the ways out of the ordinary."""
 
     __slots__ = (
+        "acquire_lock",
         "backend",
         "books",
         "capturing",
@@ -46,10 +47,10 @@ class Caller:
         "gate",
         "grad_enabled",
         "index",
-        "lock",
         "output",
         "point",
         "record",
+        "release_lock",
         "resolve",
         "routine",
         "summary_every",
@@ -69,7 +70,8 @@ class Caller:
         self.index = books.backend.index
         self.capturing = books.backend.capturing
         self.grad_enabled = books.backend.grad_enabled
-        self.lock = books.gate.lock
+        self.acquire_lock = books.gate.lock.acquire
+        self.release_lock = books.gate.lock.release
         self.thread_id = books.thread_id
         self.clone: Callable[[object], object] | None = books.backend.clone if clone else None
         self.tensor = books.backend.tensor

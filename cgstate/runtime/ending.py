@@ -165,7 +165,7 @@ def abandon(books: Books, components: MutableSequence[AnyComponent]) -> None:
         return
     gate = books.gate
     gate.orphans.append(lambda by: _bury(books, wait=by is books))
-    if gate.lock.acquire(blocking=False):
+    if not gate.held() and gate.lock.acquire(blocking=False):
         quiet = gate.free and not gate.destroying
         gate.lock.release()
         if quiet:

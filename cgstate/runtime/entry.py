@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class _Hot(EntrySteps):
     """What a replay touches, next to each other in memory: after a large launch most of the cache is cold."""
 
-    __slots__ = ("current_handle", "fast", "hits", "index", "launch", "lock", "seal", "turn")
+    __slots__ = ("acquire_lock", "current_handle", "fast", "hits", "index", "launch", "release_lock", "seal", "turn")
 
 
 class Entry(_Hot):
@@ -89,7 +89,8 @@ class Entry(_Hot):
         self.graph: Graph | None = None
         self.output: object = None
         self.launch: Callable[[], None] = _not_bound
-        self.lock = books.gate.lock
+        self.acquire_lock = books.gate.lock.acquire
+        self.release_lock = books.gate.lock.release
         self.current_handle: Callable[[int], int] = books.backend.current_handle
         self.index = books.backend.index
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from cgstate.backends.base import MemoryPool
-from cgstate.errors import ConfigError
+from cgstate.errors import ConfigError, Reentered
 from cgstate.runtime.sync import Sync
 from cgstate.runtime.turn import Turn
 
@@ -26,6 +26,7 @@ class CaptureGate:
     """The gate of one device. All fields are guarded by `lock`.
 
     Attributes:
+        held: Whether the calling thread has the lock.
         free: No capture is open. Assigned by the entry table's effects only.
         holder: Thread that has the gate; 0 when free.
         destroying: Threads that destroy graphs right now; no capture begins meanwhile.
@@ -51,6 +52,7 @@ class CaptureGate:
         "device",
         "dropped",
         "free",
+        "held",
         "holder",
         "leftovers",
         "lock",
@@ -67,6 +69,7 @@ class CaptureGate:
         self.device = device
         self.sync = sync
         self.lock = sync.lock()
+        self.held = sync.held(self.lock)
         self.changed = sync.condition(self.lock)
         self.free = True
         self.holder = 0
@@ -81,6 +84,20 @@ class CaptureGate:
         self.dropped: deque[Callable[[], None]] = deque()
         self.orphans: deque[Callable[[Books], bool]] = deque()
         self.leftovers: dict[Hashable, MemoryPool] = {}
+
+    def let_go(self) -> None:
+        """Give the lock up if this thread has it: what raised may have come before it was taken, or after it was given back."""
+        if self.held():
+            self.lock.release()
+
+    def refuse_reentry(self) -> None:
+        """Refuse what calls from inside of a section that this thread has the lock for; the lock is not asked for.
+
+        Raises:
+            Reentered: a signal handler or a finalizer has broken in.
+        """
+        if self.held():
+            raise Reentered(f"cgstate is called from inside of itself on {self.device}, by a signal handler or a finalizer")
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for any change, with the lock held; False when ``timeout`` (seconds) passed."""

@@ -10,8 +10,9 @@ would ask of other objects is therefore asked once, and the entry *sealed*: `Ent
 all of it holds. Who changes any of it breaks the seal, under the same lock: the tables' steps (`Steps.unseal`), whoever takes or
 disturbs the turn (`Turn`), and what moves or takes away memory (`ComponentRecord`).
 
-The lock is taken by `with` and not by a bound `acquire`, which would be quicker: a signal that is handled between that call and the
-`try` behind it would leave the device locked for good.
+The lock is taken by its bound `acquire`, which costs half of what ``with`` does, and inside the ``try``: a signal may be handled as
+soon as it returns. Who ends up in ``except`` therefore asks the lock whether it is held (`CaptureGate.let_go`). As the thread may take
+it again, a signal handler that breaks in and calls is refused (`CaptureGate.refuse_reentry`), and nothing is sealed in such a call.
 
 `replay`, `begin_lease`, `end_lease` and `call` are methods of `Entry`, `Lease`, `Component` and `LeasedComponent`. No allocation
 that can be avoided, no formatting, no logging here.
@@ -42,11 +43,12 @@ def replay(self: Entry) -> None:
         Exception: what the launch itself raised; the entry is FAILED then.
     """
     if self.fast:
-        with self.lock:
+        try:
+            self.acquire_lock()
             # Acquire and release undo each other's effects, and nobody can look in between: only the guards and the launch remain.
             if (
                 self.state is EntryState_BOUND
-                and (self.current_handle(self.index) == self.seal or sealed(self))
+                and self.current_handle(self.index) == self.seal
             ):
                 try:
                     self.launch()
@@ -54,7 +56,14 @@ def replay(self: Entry) -> None:
                     leasing.launch_failed(self, error)
                     raise
                 self.hits += 1
+                self.release_lock()
                 return
+            self.release_lock()
+        except BaseException:
+            self.gate.let_go()
+            raise
+        if replay_and_seal(self):
+            return
     lease = self.lease()
     try:
         with lease:
@@ -62,6 +71,25 @@ def replay(self: Entry) -> None:
     except BaseException:
         lease.__exit__(None, None, None)  # over already, unless an interrupt came right before it ended
         raise
+
+
+def replay_and_seal(self: Entry) -> bool:
+    """Replay an entry and seal it, if that is undisturbed, and say whether."""
+    gate = self.gate
+    gate.refuse_reentry()
+    with gate.lock:
+        if (
+            self.state is EntryState_BOUND
+            and sealed(self)
+        ):
+            try:
+                self.launch()
+            except BaseException as error:
+                leasing.launch_failed(self, error)
+                raise
+            self.hits += 1
+            return True
+    return False
 
 
 def sealed(self: Entry) -> bool:
@@ -99,33 +127,38 @@ def begin_lease(self: Lease) -> Lease:
     if self.thread:
         raise leasing.held_already(self)
     thread = books.thread_id()
+    gate = entry.gate
+    if gate.held():
+        gate.refuse_reentry()
     try:
-        with entry.lock:
+        entry.acquire_lock()
+        if (
+            entry.fast
+            and entry.state is EntryState_BOUND
+            and entry.manager.serving
+            and entry.component.resident
+            and entry.noted == entry.component.epoch
+            and gate.free
+        ):
+            component = entry.component
+            entry.leases += 1
+            entry.component.leased += 1
+            entry.state = EntryState_REPLAYING
             if (
-                entry.fast
-                and entry.state is EntryState_BOUND
-                and entry.manager.serving
-                and entry.component.resident
-                and entry.noted == entry.component.epoch
-                and entry.gate.free
+                component.state is EntryState_BOUND
+                and component.leased > 0
             ):
-                component = entry.component
-                entry.leases += 1
-                entry.component.leased += 1
-                entry.state = EntryState_REPLAYING
-                if (
-                    component.state is EntryState_BOUND
-                    and component.leased > 0
-                ):
-                    component.state = EntryState_REPLAYING
-            elif entry.told is None or not acquire_told(entry, entry.told, thread):
-                leasing.acquire(entry, thread)
-            self.thread = thread
-            self.seen = None
-            books.held_leases.add(self)
+                component.state = EntryState_REPLAYING
+        elif entry.told is None or not acquire_told(entry, entry.told, thread):
+            leasing.acquire(entry, thread)
+        self.thread = thread
+        self.seen = None
+        books.held_leases.add(self)
+        entry.release_lock()
     except BaseException:
+        gate.let_go()
         if self.thread:  # an interrupt: whoever asked for the lease does not get it
-            with entry.lock:
+            with gate.lock:
                 self.end()
         raise
     return self
@@ -188,36 +221,39 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
         return
     entry = self.entry
     books = entry.manager
+    gate = entry.gate
     try:
-        with entry.lock:
-            if self.thread:
+        entry.acquire_lock()
+        if self.thread:
+            if (
+                entry.fast
+                and entry.state is EntryState_REPLAYING
+                and entry.leases == 1
+                and not entry.retiring
+                and not entry.failed
+                and not gate.waiting
+            ):
+                component = entry.component
+                entry.leases = 0
+                entry.component.leased -= 1
+                entry.state = EntryState_BOUND
                 if (
-                    entry.fast
-                    and entry.state is EntryState_REPLAYING
-                    and entry.leases == 1
-                    and not entry.retiring
-                    and not entry.failed
-                    and not entry.gate.waiting
+                    component.state is EntryState_REPLAYING
+                    and component.leased == 0
+                    and (component.bound > 0 or component.pure_lazy)
                 ):
-                    component = entry.component
-                    entry.leases = 0
-                    entry.component.leased -= 1
-                    entry.state = EntryState_BOUND
-                    if (
-                        component.state is EntryState_REPLAYING
-                        and component.leased == 0
-                        and (component.bound > 0 or component.pure_lazy)
-                    ):
-                        component.state = EntryState_BOUND
-                    self.thread = 0
-                    books.held_leases.discard(self)
-                elif entry.told is not None and release_told(entry, entry.told):
-                    self.thread = 0
-                    books.held_leases.discard(self)
-                else:
-                    self.end()
+                    component.state = EntryState_BOUND
+                self.thread = 0
+                books.held_leases.discard(self)
+            elif entry.told is not None and release_told(entry, entry.told):
+                self.thread = 0
+                books.held_leases.discard(self)
+            else:
+                self.end()
+        entry.release_lock()
     except BaseException:
-        with entry.lock:
+        gate.let_go()
+        with gate.lock:
             self.end()  # what is left of it, if an interrupt came in between
         raise
     if books.unsettled:
@@ -254,38 +290,41 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
         descriptor, exact = entry.descriptor, False
     thread = self.thread_id()
     launching = None  # nothing is taken yet
+    if gate.held():
+        gate.refuse_reentry()
     try:
-        with self.lock:
-            turn = entry.turn
+        self.acquire_lock()
+        turn = entry.turn
+        if (
+            entry.state is EntryState_BOUND
+            and books.serving
+            and record.resident
+            and entry.noted == record.epoch
+            and entry.fast
+            and handle == turn.last_handle
+            and not turn.owner
+            and gate.free
+            and not gate.pending
+        ):
+            if turn.sealed:
+                turn.unseal()  # first: an interrupt may come in a call, and nothing is taken yet
+            entry.leases += 1
+            record.leased += 1
+            entry.state = EntryState_REPLAYING
             if (
-                entry.state is EntryState_BOUND
-                and books.serving
-                and record.resident
-                and entry.noted == record.epoch
-                and entry.fast
-                and handle == turn.last_handle
-                and not turn.owner
-                and gate.free
-                and not gate.pending
+                record.state is EntryState_BOUND
+                and record.leased > 0
             ):
-                if turn.sealed:
-                    turn.unseal()  # first: an interrupt may come in a call, and nothing is taken yet
-                entry.leases += 1
-                record.leased += 1
-                entry.state = EntryState_REPLAYING
-                if (
-                    record.state is EntryState_BOUND
-                    and record.leased > 0
-                ):
-                    record.state = EntryState_REPLAYING
-                turn.owner = thread
-                turn.exclusive = self.exclusive
+                record.state = EntryState_REPLAYING
+            turn.owner = thread
+            turn.exclusive = self.exclusive
+            launching = False
+        else:
+            refused = self.enter(entry, thread)
+            if refused is None:
                 launching = False
-            else:
-                refused = self.enter(entry, thread)
-                if refused is None:
-                    launching = False
-                    turn = entry.turn
+                turn = entry.turn
+        self.release_lock()
         if launching is None:
             return self.by_eager(refused, args, kwargs)  # type: ignore[arg-type]  # since it was refused
         if self.point is not None:
@@ -309,33 +348,35 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             value = value.clone()  # type: ignore[attr-defined]  # the backend's tensors have it
         else:
             value = self.clone(value)
-        with self.lock:
-            entry.hits += 1
-            if self.clone is None:
-                value = self.lend_out(value, entry, thread)
-            elif (
-                entry.state is EntryState_REPLAYING
-                and entry.leases == 1
-                and not entry.retiring
-                and not entry.failed
-                and entry.fast
-                and not gate.waiting
+        self.acquire_lock()
+        entry.hits += 1
+        if self.clone is None:
+            value = self.lend_out(value, entry, thread)
+        elif (
+            entry.state is EntryState_REPLAYING
+            and entry.leases == 1
+            and not entry.retiring
+            and not entry.failed
+            and entry.fast
+            and not gate.waiting
+        ):
+            turn.owner = 0
+            entry.leases = 0
+            record.leased -= 1
+            entry.state = EntryState_BOUND
+            if (
+                record.state is EntryState_REPLAYING
+                and record.leased == 0
+                and (record.bound > 0 or record.pure_lazy)
             ):
-                turn.owner = 0
-                entry.leases = 0
-                record.leased -= 1
-                entry.state = EntryState_BOUND
-                if (
-                    record.state is EntryState_REPLAYING
-                    and record.leased == 0
-                    and (record.bound > 0 or record.pure_lazy)
-                ):
-                    record.state = EntryState_BOUND
-            else:
-                leasing.end_call(entry, thread)
-            if self.ticks:
-                books.clock = entry.last_used = books.clock + 1
+                record.state = EntryState_BOUND
+        else:
+            leasing.end_call(entry, thread)
+        if self.ticks:
+            books.clock = entry.last_used = books.clock + 1
+        self.release_lock()
     except BaseException as error:
+        gate.let_go()
         if launching is not None:
             try:
                 self.failed(entry, error, launching=launching)

@@ -116,7 +116,7 @@ class LeasedOutput(Generic[R]):
             gate = lease.entry.gate
             gate.dropped.append(lease.end)
             lease.entry.manager.unsettled = True
-            if gate.waiting and gate.lock.acquire(blocking=False):
+            if gate.waiting and not gate.held() and gate.lock.acquire(blocking=False):
                 gate.notify()
                 gate.lock.release()
 

@@ -201,6 +201,7 @@ def fail_call(entry: Entry, thread: int, error: BaseException) -> None:
 def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
     """Launch a leased entry in the pool's turn."""
     gate, books = entry.gate, entry.manager
+    gate.refuse_reentry()
     launching: bool | None = None  # the turn is not taken yet
     try:
         with gate.lock:

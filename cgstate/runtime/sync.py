@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class Lock(Protocol):
-    """Mutual exclusion; not re-entrant."""
+    """Mutual exclusion. It belongs to the thread that took it; whether that may take it again is not relied upon."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; False when it was not to be had."""
@@ -62,6 +62,10 @@ class Sync(Protocol):
         """A new lock."""
         ...
 
+    def held(self, lock: Lock) -> Callable[[], bool]:
+        """Returns whether the caller's thread has ``lock``, which was made here."""
+        ...
+
     def condition(self, lock: Lock) -> Condition:
         """A new condition over a lock made here."""
         ...
@@ -75,8 +79,12 @@ class ThreadingSync:
     point: Callable[[str], None] | None = None
 
     def lock(self) -> Lock:
-        """A plain `threading.Lock`."""
-        return threading.Lock()
+        """A `threading.RLock`: of the primitives written in C, the one that knows who has it."""
+        return threading.RLock()
+
+    def held(self, lock: Lock) -> Callable[[], bool]:
+        """As `Sync.held`."""
+        return lock._is_owned  # type: ignore[attr-defined, no-any-return]  # what `threading.Condition` asks, too
 
     def condition(self, lock: Lock) -> Condition:
         """A condition over a lock made here."""

@@ -138,6 +138,7 @@ class Turn:
         Raises:
             CaptureActive: the last stream is being captured, so no mark can be set on it.
         """
+        self.unseal()  # before anything is marked: a signal handler may replay what is sealed
         last = self.last_stream
         other = last is not None and last.handle != handle
         if other and last is not None and last.capturing():
@@ -148,7 +149,6 @@ class Turn:
             self.followed = last.handle
         for _, event in self.waits:
             stream.wait(event)
-        self.unseal()
         self.last_stream = stream
         self.last_handle = handle
         self.waits.clear()  # last: an interrupt may come in a call, and must not leave less to wait for
@@ -164,6 +164,7 @@ class Turn:
 
     def fence(self) -> tuple[Event, ...] | None:
         """Marks behind all work so far; None while the last stream is being captured and cannot be marked."""
+        self.unseal()  # as in `follow`
         last = self.last_stream
         if last is None:
             return tuple(event for _, event in self.waits)

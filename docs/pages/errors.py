@@ -70,6 +70,11 @@ ADVICE: dict[type[CGStateError], Advice] = {
         "The manager was made with `owner_thread=True`, and another thread called it.",
         "Call from the thread that made the manager, or leave `owner_thread` out: managers are thread-safe.",
     ),
+    errors.Reentered: Advice(
+        "A signal handler, or a finalizer, called cgstate while the same thread was inside of cgstate: what it would see may be half "
+        "done.",
+        "Let the handler set a flag, or raise, and call from the program. An interrupt that raises is safe anywhere.",
+    ),
     errors.OutputExpired: Advice(
         "A leased output was read after another replay of its pool, or after its lease had ended. Its memory holds something else.",
         "Read or `copy()` it before the next replay, or use a `Component`, which clones.",

@@ -8,10 +8,8 @@ it is given say so, and nothing here can hang.
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from cgstate.backends.sim import kernels
 from cgstate.lifecycle.invariants import Checker as Who
 from cgstate.lifecycle.invariants import broken_in
 from cgstate.runtime.check import world_of, wrong_seals
+from cgstate.runtime.sync import ThreadingSync
 from tests.runtime.helpers import Model
 from tests.runtime.interrupting import Interrupter, described, worth_trying
 
@@ -31,26 +30,6 @@ class HangError(AssertionError):
     """The only thread waits for something that nobody will do."""
 
 
-class AloneLock:
-    """A lock that must be free whenever it is taken."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.release = self._lock.release
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        taken = self._lock.acquire(blocking=False)
-        if blocking and not taken:
-            raise HangError("the device's lock is held")
-        return taken
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None:
-        self.release()
-
-
 class AloneCondition:
     def wait(self, timeout: float | None = None) -> bool:
         raise HangError("it waits, and nobody is there to wake it")
@@ -59,11 +38,8 @@ class AloneCondition:
         pass
 
 
-class Alone:
+class Alone(ThreadingSync):
     """A `cgstate.runtime.sync.Sync` for one thread."""
-
-    thread_id = staticmethod(threading.get_ident)
-    point = None
 
     def __init__(self) -> None:
         self._time = 0
@@ -71,9 +47,6 @@ class Alone:
     def now_ns(self) -> int:
         self._time += 1
         return self._time
-
-    def lock(self) -> AloneLock:
-        return AloneLock()
 
     def condition(self, lock: object) -> AloneCondition:
         return AloneCondition()
@@ -118,8 +91,7 @@ class Bench:
     def in_order(self) -> None:
         """Nothing is in progress, and every invariant holds."""
         books, gate = self.books, self.books.gate
-        assert gate.lock.acquire(blocking=False)
-        gate.lock.release()
+        assert not gate.held()
         assert (gate.free, gate.holder, gate.destroying, gate.pending) == (True, 0, 0, 0)
         assert (gate.calls, gate.awaited, gate.waiting) == ({}, {}, 0)
         assert (books.busy, books.draining, books.wanted, books.profile) == (0, False, None, None)

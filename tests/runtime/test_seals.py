@@ -24,7 +24,7 @@ from cgstate.lifecycle.tables import ENTRY, MACHINES
 from cgstate.runtime.books import Books
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.gate import CaptureGate
-from cgstate.runtime.sync import ThreadingSync
+from cgstate.runtime.sync import THREADING, ThreadingSync
 from cgstate.runtime.turn import NO_STREAM, Turn
 from tests.runtime.helpers import WIDTH, Model, elsewhere, reached, running
 
@@ -68,7 +68,8 @@ class JudgedLock:
     """A lock whose release is a look."""
 
     def __init__(self, judge: Judge) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_owned = THREADING.held(self._lock)
         self._judge = judge
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -467,9 +468,10 @@ def test_a_checked_manager_refuses_a_seal_that_something_made_untrue() -> None:
 
 def test_a_sealed_replay_looks_at_no_other_object() -> None:
     code = Entry.replay.__code__
-    sealed = {"fast", "lock", "state", "EntryState_BOUND", "current_handle", "index", "seal", "launch", "hits"}
-    otherwise = {"sealed", "BaseException", "leasing", "launch_failed", "lease", "replay", "__exit__"}
-    assert set(code.co_names) == sealed | otherwise
+    locked = {"acquire_lock", "release_lock"}
+    sealed = {"fast", "state", "EntryState_BOUND", "current_handle", "index", "seal", "launch", "hits"}
+    otherwise = {"replay_and_seal", "BaseException", "leasing", "launch_failed", "gate", "let_go", "lease", "replay", "__exit__"}
+    assert set(code.co_names) == locked | sealed | otherwise
 
 
 def test_replays_of_many_entries_of_one_pool_stay_sealed() -> None:

@@ -541,7 +541,10 @@ class TestSync:
                 self.now_ns = iter(range(0, 10**9, 1000)).__next__
 
             def lock(self) -> Lock:
-                return threading.Lock()
+                return threading.RLock()
+
+            def held(self, lock: Lock) -> Callable[[], bool]:
+                return THREADING.held(lock)
 
             def condition(self, lock: Lock) -> Condition:
                 return THREADING.condition(lock)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
+
+from cgstate.runtime.sync import Lock, ThreadingSync
 
 PATIENCE = 20.0
 """Seconds after which an operation that neither pauses nor ends is taken for a deadlock."""
@@ -86,31 +87,10 @@ class Actor:
             self._paused.release()
 
 
-class PausingLock:
-    """A lock that remembers nothing but whether it is taken: whoever pauses never holds it, see `PausingSync`."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As `threading.Lock.acquire`."""
-        return self._lock.acquire(blocking, timeout)
-
-    def release(self) -> None:
-        """As `threading.Lock.release`."""
-        self._lock.release()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None:
-        self.release()
-
-
 class PausingCondition:
     """Waiting is a pause."""
 
-    def __init__(self, lock: PausingLock) -> None:
+    def __init__(self, lock: Lock) -> None:
         self._lock = lock
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -129,23 +109,20 @@ class PausingCondition:
         """Nothing: who waits looks again when it is resumed."""
 
 
-class PausingSync:
+class PausingSync(ThreadingSync):
     """A `Sync` whose operations pause at the points of `launch`, where they wait, and, if they are `patient`, before they look."""
 
-    thread_id = staticmethod(threading.get_ident)
-
     def __init__(self) -> None:
-        self._lock: PausingLock | None = None
+        self._lock: Lock | None = None
         self.patient: set[Actor] = set()
 
-    def lock(self) -> PausingLock:
+    def lock(self) -> Lock:
         """The device's lock; there is one."""
-        self._lock = PausingLock()
+        self._lock = super().lock()
         return self._lock
 
-    def condition(self, lock: object) -> PausingCondition:
+    def condition(self, lock: Lock) -> PausingCondition:
         """A condition over it."""
-        assert isinstance(lock, PausingLock)
         return PausingCondition(lock)
 
     def now_ns(self) -> int:

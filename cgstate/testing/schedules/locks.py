@@ -31,6 +31,10 @@ class ScheduledLock:
         """Take it; False when it was not to be had."""
         return self._take(sys._getframe(1), blocking, timeout if timeout >= 0 else None)
 
+    def owned(self) -> bool:
+        """Whether whoever asks has it; once the run was given up, nobody has."""
+        return not self._scheduler.abandoned and self.owner is (self._scheduler.me() or self._scheduler)
+
     def release(self) -> None:
         """Give it back.
 

@@ -74,6 +74,11 @@ class Scheduler:
         """A lock, free."""
         return ScheduledLock(self)
 
+    def held(self, lock: Lock) -> Callable[[], bool]:
+        """Returns whether the running program has ``lock``."""
+        assert isinstance(lock, ScheduledLock)
+        return lock.owned
+
     def condition(self, lock: Lock) -> Condition:
         """A condition over a lock made here."""
         assert isinstance(lock, ScheduledLock)

@@ -66,6 +66,11 @@ class PlayedSync:
         """As `Sync.lock`."""
         return PlayedLock()
 
+    def held(self, lock: object) -> Callable[[], bool]:
+        """As `Sync.held`."""
+        assert isinstance(lock, PlayedLock)
+        return lock.owned
+
     def condition(self, lock: object) -> PlayedCondition:
         """As `Sync.condition`."""
         return PlayedCondition(self, lock)
@@ -115,6 +120,10 @@ class PlayedLock:
             return False
         self.held = True
         return True
+
+    def owned(self) -> bool:
+        """Whether it is taken, by the one thread that there is."""
+        return self.held
 
     def release(self) -> None:
         """As `Lock.release`."""
