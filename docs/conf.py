@@ -79,9 +79,9 @@ def show_pictures(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = _PICTURE.sub(both, source[0])
 
 
-def widen_start_page(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """No list of headings beside the start page: its picture gets the room."""
-    if name == "index":
+def make_room(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """No list of headings beside the picture of all machines, which would be cut off."""
+    if name in ("index", "machines"):
         context["furo_hide_toc"] = True
 
 
@@ -103,5 +103,5 @@ def write_demo_trace(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", show_pictures)
-    app.connect("html-page-context", widen_start_page, priority=900)  # after the theme's own
+    app.connect("html-page-context", make_room, priority=900)  # after the theme's own
     app.connect("build-finished", write_demo_trace)
