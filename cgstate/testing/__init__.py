@@ -1,6 +1,6 @@
 """What tests of programs that use cgstate are made of, and how the simulator is held against a GPU.
 
-Importing this imports nothing: what is named here comes when it is asked for, and `LifecycleMachine` brings Hypothesis.
+Importing this imports nothing: what is named here comes when it is asked for; `LifecycleMachine` and `Battery` bring Hypothesis.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cgstate.testing.battery import Battery
     from cgstate.testing.conformance.backend import BackendConformance
     from cgstate.testing.conformance.routine import check_routine
+    from cgstate.testing.everyfault import every_fault
     from cgstate.testing.faults import RoutineFaults
     from cgstate.testing.stateful.bed import Bed, Capabilities
     from cgstate.testing.stateful.failing import WalkFailed, played
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendConformance",
+    "Battery",
     "Bed",
     "Capabilities",
     "LifecycleMachine",
@@ -29,12 +32,14 @@ __all__ = [
     "Subject",
     "WalkFailed",
     "check_routine",
+    "every_fault",
     "played",
     "walk",
 ]
 
 _PLACES = {
     "BackendConformance": "conformance.backend",
+    "Battery": "battery",
     "Bed": "stateful.bed",
     "Capabilities": "stateful.bed",
     "LifecycleMachine": "stateful.machine",
@@ -43,6 +48,7 @@ _PLACES = {
     "Subject": "stateful.subject",
     "WalkFailed": "stateful.failing",
     "check_routine": "conformance.routine",
+    "every_fault": "everyfault",
     "played": "stateful.failing",
     "walk": "stateful.walk",
 }

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 from cgstate.errors import ConfigError
+from cgstate.runtime.component import LeasedComponent
 from cgstate.testing.faults import METHODS
 from cgstate.testing.stateful.bed import Bed
 from cgstate.testing.stateful.errors import Violated
+from cgstate.testing.stateful.failing import code, take_possible
 from cgstate.testing.stateful.play import Play
-from cgstate.testing.stateful.setup import Setup
+from cgstate.testing.stateful.setup import DEFAULT, Setup
 from cgstate.testing.stateful.step import Step
-from cgstate.testing.stateful.steps import Break, BreakRoutine
+from cgstate.testing.stateful.steps import Break, BreakRoutine, Call, CaptureAll, Evict, GiveBack, Prepare, ProfileMemory, Release
 from cgstate.testing.stateful.steps.device import UNBREAKABLE
 from cgstate.testing.stateful.walk import steady
 
-__all__ = ["FaultReport", "every_fault", "faults_of"]
+__all__ = ["FaultReport", "every_fault", "faults_of", "scenario"]
 
 MOST_CALLS = 6
 """How many calls of one name are broken, the first ones; the rest are calls of the same kind."""
@@ -34,7 +37,7 @@ class FaultReport:
     Attributes:
         tried: How many faults were planned.
         happened: How many of them happened.
-        failures: What went wrong, each with the plan and the step.
+        failures: What went wrong, each with the steps that do it again, the fault first.
     """
 
     tried: int = 0
@@ -43,31 +46,60 @@ class FaultReport:
 
 
 def every_fault(
-    steps: Sequence[Step], *, bed: type[Bed] = Bed, setup: Setup | None = None, only: frozenset[str] | None = None
+    steps: Sequence[Step] | None = None,
+    *,
+    bed: type[Bed] = Bed,
+    setup: Setup = DEFAULT,
+    only: frozenset[str] | None = None,
+    most: int | None = None,
+    seed: int = 0,
 ) -> FaultReport:
-    """Play ``steps`` once for each fault.
+    """Play a scenario once for each fault.
 
     Args:
-        steps: The scenario. Steps that are not possible after a fault are left out.
+        steps: The scenario; None: the bed's, as `scenario` makes it. Steps that are not possible after a fault are left out.
         bed: Where.
         setup: How; faults are switched on in any case.
         only: Names of calls and methods to break; None: all that the scenario makes.
+        most: Draw so many of the faults; None: all of them.
+        seed: Of that draw.
 
     Returns:
         What came of it; `Violated` is collected, not raised.
+
+    Raises:
+        ConfigError: the bed cannot break calls of its backend.
     """
-    chosen = replace(setup or Setup(), faulty=True)
+    chosen = replace(setup, faulty=True)
     report = FaultReport()
     failures: list[str] = []
     with steady():
-        for plan in faults_of(steps, bed, chosen, only):
+        wanted = scenario(bed) if steps is None else steps
+        plans = list(faults_of(wanted, bed, chosen, only))
+        for plan in plans if most is None else Random(seed).sample(plans, min(most, len(plans))):
             report.tried += 1
             try:
-                report.happened += _happened(steps, bed, chosen, plan)
+                report.happened += _happened(wanted, bed, chosen, plan)
             except Violated as wrong:
-                failures.append(f"{', '.join(map(repr, plan))}: {wrong}")
+                failures.append(f"{wrong}\nfails:\n{code(bed.__name__, chosen, (*plan, *wanted))}")
     report.failures = tuple(failures)
     return report
+
+
+def scenario(bed: type[Bed]) -> tuple[Step, ...]:
+    """What a bed's components go through in a good life: captured, called with every sample, evicted, captured and called again."""
+    made = bed()
+    made.backend = made.make_backend()
+    subjects = made.make_components()
+    calls: list[Step] = []
+    for subject in subjects:
+        for sample in range(len(subject.samples)):
+            calls.append(Call(subject.name, sample))
+            if isinstance(subject.component, LeasedComponent):
+                calls.append(GiveBack())
+    profile = [ProfileMemory()] if bed.can.profile else []
+    evictions = [Evict(subject.name) for subject in subjects]
+    return (Prepare(), *profile, CaptureAll(), *calls, *evictions, CaptureAll(), *calls, Release())
 
 
 def faults_of(
@@ -83,8 +115,7 @@ def faults_of(
         raise ConfigError(f"{bed.__name__} has no injector")
     injector = play.backend.faults  # type: ignore[attr-defined]  # the capability says so
     before = injector.calls
-    for step in steps:
-        play.take(step)
+    take_possible(play, steps)
     play.finish()
     for name, count in sorted((injector.calls - before).items()):
         if name in UNBREAKABLE or (only is not None and name not in only):
@@ -120,9 +151,7 @@ def _happened(steps: Sequence[Step], bed: type[Bed], setup: Setup, plan: Sequenc
     play = Play(bed(), setup)
     for fault in plan:
         play.take(fault)
-    for step in steps:
-        if step.attempted(play):
-            play.take(step)
+    take_possible(play, steps)
     happened = not play.pending_faults
     play.finish()
     return happened

@@ -13,19 +13,21 @@ import pytest
 from cgstate.testing.tally import Tally
 
 if TYPE_CHECKING:
+    from cgstate.testing.everyfault import FaultReport
     from cgstate.testing.schedules import Make
     from cgstate.testing.stateful.bed import Bed
     from cgstate.testing.stateful.fuzzing import FuzzReport
 
 PRESETS = {"fast": (20, 30), "normal": (100, 50), "slow": (1000, 60)}
-"""Examples, and steps of each: of Hypothesis machines, and of walks."""
+"""Examples, and steps of each: of Hypothesis machines, and of walks. So many faults are drawn as well."""
 
 MARKERS = {
     "cgstate_cuda": "needs a CUDA device; runs with --cgstate-backend=cuda, and is named in the summary without",
-    "cgstate_stateful": "a stateful test; whatever uses `cgstate_walk` has it",
+    "cgstate_stateful": "a stateful test; whatever uses `cgstate_walk` or `cgstate_faults` has it",
     "cgstate_schedule": "explores schedules; whatever uses `cgstate_explore` or `cgstate_schedule` has it",
 }
 MARKED_BY = {
+    "cgstate_faults": "cgstate_stateful",
     "cgstate_walk": "cgstate_stateful",
     "cgstate_explore": "cgstate_schedule",
     "cgstate_schedule": "cgstate_schedule",
@@ -42,14 +44,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("cgstate", "lifecycle of CUDA graphs")
     group.addoption("--cgstate-backend", choices=("sim", "cuda"), default="sim", help="What `cgstate_bed` runs on.")
-    group.addoption("--cgstate-seed", type=int, default=0, metavar="N", help="The first seed of `cgstate_walk`.")
+    group.addoption("--cgstate-seed", type=int, default=0, metavar="N", help="The seed of walks, the first one's, and of faults.")
     group.addoption(SCHEDULE, default="", metavar="SCHEDULE", help="Run this one schedule instead of all: `cgstate_explore`.")
     group.addoption(WALK, default="", metavar="TOKEN", help="Take this one walk again, as a failure printed it: `cgstate_walk`.")
     group.addoption(
         "--cgstate-preset",
         choices=tuple(PRESETS),
         default=None,
-        help="How many examples walks, and Hypothesis tests by their profile, take; left out: normal, and Hypothesis as it is.",
+        help="How many walks and faults there are, and examples of Hypothesis; left out: normal, and Hypothesis as it is.",
     )
     group.addoption(
         "--cgstate-fail-under",
@@ -90,6 +92,12 @@ def _parsed(token: str) -> tuple[int, int]:
         return parse_token(token)
     except ConfigError as wrong:
         raise pytest.UsageError(f"{WALK}: {wrong}") from None
+
+
+def _preset(config: pytest.Config) -> tuple[int, int]:
+    """Examples, and steps of each."""
+    chosen: str = config.getoption("--cgstate-preset") or "normal"
+    return PRESETS[chosen]
 
 
 def _load_profile(preset: str) -> None:
@@ -155,7 +163,7 @@ def cgstate_walk(request: pytest.FixtureRequest) -> Callable[[type[Bed]], FuzzRe
         from cgstate.testing.stateful.fuzzing import fuzz
 
         seed = config.getoption("--cgstate-seed")
-        examples, steps = PRESETS[config.getoption("--cgstate-preset") or "normal"]
+        examples, steps = _preset(config)
         if token:
             config.stash[_TALLY].taken.add(WALK)
             examples, (seed, steps) = 1, _parsed(token)
@@ -165,6 +173,24 @@ def cgstate_walk(request: pytest.FixtureRequest) -> Callable[[type[Bed]], FuzzRe
         return report
 
     return walk
+
+
+@pytest.fixture
+def cgstate_faults(pytestconfig: pytest.Config) -> Callable[[type[Bed]], FaultReport]:
+    """Plays a bed's scenario with one fault after another, as many as the preset says, drawn by the chosen seed.
+
+    Fails the test with the first that does harm.
+    """
+
+    def faults(bed: type[Bed]) -> FaultReport:
+        from cgstate.testing.everyfault import every_fault
+
+        report = every_fault(bed=bed, most=_preset(pytestconfig)[0], seed=pytestconfig.getoption("--cgstate-seed"))
+        for failure in report.failures:
+            pytest.fail(failure, pytrace=False)
+        return report
+
+    return faults
 
 
 @pytest.fixture

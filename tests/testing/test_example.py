@@ -44,7 +44,7 @@ def test_a_change_passes_as_in_its_ci() -> None:
     (arguments,) = (each for each in commands(CI) if "-n" not in each)
     ended = run(*arguments)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert re.search(r"^8 passed", ended.stdout.splitlines()[-1].strip("= ")), ended.stdout
+    assert re.search(r"^14 passed", ended.stdout.splitlines()[-1].strip("= ")), ended.stdout
 
 
 @pytest.mark.torch
@@ -53,6 +53,12 @@ def test_the_one_schedule_of_its_readme_can_be_run() -> None:
     (arguments,) = (each for each in commands(README) if any(word.startswith(plugin.SCHEDULE) for word in each))
     ended = run(*arguments)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_its_battery_costs_about_twenty_lines() -> None:
+    code = (EXAMPLE / "tests" / "test_harness.py").read_text()
+    assert "class TestRunner(Battery):" in code
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= 25
 
 
 def test_its_commands_use_options_that_there_are() -> None:

@@ -65,7 +65,7 @@ def test_every_python_block_of_the_pages_is_a_file() -> None:
 def test_a_runner_is_tested_as_the_page_says(shell: pytest.Pytester) -> None:
     names = written("testing.md", shell)
     result = run(shell, *(name for name in names if name.startswith("test_") and name != "test_careless.py"))
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=13)
     reads_as_the_page(result, "==== cgstate ====", "not run:")
 
 

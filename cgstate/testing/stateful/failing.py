@@ -13,7 +13,7 @@ from cgstate.testing.stateful.play import Play
 from cgstate.testing.stateful.setup import Setup
 from cgstate.testing.stateful.step import Step
 
-__all__ = ["WalkFailed", "parse_token", "played", "shortest", "token"]
+__all__ = ["WalkFailed", "code", "parse_token", "played", "shortest", "take_possible", "token"]
 
 MOST_TRIES = 300
 """Runs that it may take to find the fewest steps: on a real device each costs as much as the walk itself."""
@@ -62,10 +62,13 @@ class WalkFailed(CGStateError, AssertionError):
         self.why = why
 
     def __str__(self) -> str:
-        taken = "\n".join(f"        {step!r}," for step in self.steps)
-        call = f"    played({self.bed}(), {self.setup!r}, [\n{taken}\n    ])"
-        code = f"from cgstate.testing.again import *\nwith steady():\n{call}"
-        return f"{self.why}\nfails:\n{code}\nwhole walk: {self.token}"
+        return f"{self.why}\nfails:\n{code(self.bed, self.setup, self.steps)}\nwhole walk: {self.token}"
+
+
+def code(bed: str, setup: Setup, steps: Sequence[Step]) -> str:
+    """What takes ``steps`` again, on the bed of that name."""
+    taken = "\n".join(f"        {step!r}," for step in steps)
+    return f"from cgstate.testing.again import *\nwith steady():\n    played({bed}(), {setup!r}, [\n{taken}\n    ])"
 
 
 def played(bed: Bed, setup: Setup, steps: Sequence[Step]) -> Play:
@@ -75,12 +78,17 @@ def played(bed: Bed, setup: Setup, steps: Sequence[Step]) -> Play:
         Violated: a step went wrong.
     """
     play = Play(bed, setup)
-    _take_possible(play, steps)
+    take_possible(play, steps)
     play.finish()
     return play
 
 
-def _take_possible(play: Play, steps: Sequence[Step]) -> None:
+def take_possible(play: Play, steps: Sequence[Step]) -> None:
+    """Take these steps, but those that name what is not there or must be refused.
+
+    Raises:
+        Violated: a step went wrong.
+    """
     for step in steps:
         if _possible(play, step):
             play.take(step)
@@ -122,7 +130,7 @@ def _fails(bed: type[Bed], setup: Setup, steps: Sequence[Step], *, at_the_end: b
     """Whether one of the steps fails or, with ``at_the_end``, bringing the run to its end does."""
     play = Play(bed(), setup)
     try:
-        _take_possible(play, steps)
+        take_possible(play, steps)
     except Violated:
         return True
     except Exception:

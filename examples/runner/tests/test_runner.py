@@ -1,9 +1,12 @@
-"""The runner itself, once through: measured, captured, served, extended by misses, moved, closed."""
+"""The runner itself,: measured, captured, served, extended by misses, moved, closed, and by two threads."""
+
+from contextlib import suppress
 
 import cgstate
 import pytest
 import torch
 from cgstate.backends.sim import SimBackend
+from cgstate.testing.schedules import Case
 
 from runner import Runner
 from runner.model import CHANNELS, HOP, Decoder, Vocoder
@@ -53,3 +56,27 @@ def test_a_new_voice_moves_the_table_and_is_heard(runner: Runner) -> None:
     voice = runner.add_voice(torch.ones(CHANNELS))
     speak(runner, 8, voice=voice)
     assert runner.manager.stats().components["decoder"].captures == 4, "both graphs, and both again"
+
+
+def test_a_voice_may_come_in_while_somebody_speaks(cgstate_explore) -> None:
+    decoder, vocoder = Decoder().requires_grad_(False), Vocoder().requires_grad_(False)
+    tokens, table = torch.arange(3), decoder.voices
+
+    def make(sync):
+        decoder.voices = table
+        runner, heard = Runner(decoder, vocoder, SimBackend(), sync=sync, check=True), []
+        right = runner.speak(tokens, tokens % 2)  # nothing is captured yet
+        runner.start(lazy_bytes=0)
+
+        def speak():
+            with suppress(cgstate.NotResident):  # the voices are on the move: asked again at the end
+                heard.append(runner.speak(tokens, tokens % 2))
+
+        def finish():
+            (audio,) = heard or [runner.speak(tokens, tokens % 2)]
+            runner.close()
+            assert torch.allclose(audio, right, atol=TOLERANCE)
+
+        return Case({"speaker": speak, "host": lambda: runner.add_voice(torch.ones(CHANNELS))}, finish)
+
+    cgstate_explore(make, preemptions=1)
