@@ -25,7 +25,7 @@ from cgstate.spec.walk import walk as explore
 from cgstate.spec.world import world_of
 from cgstate.testing.stateful import planted as bugs
 from cgstate.testing.stateful.bed import Bed, Capabilities
-from cgstate.testing.stateful.coverage import DEFENSIVE, Coverage, contradicted, every_outcome, out_of_epoch
+from cgstate.testing.stateful.coverage import DEFENSIVE, TOTAL, Coverage, contradicted, every_outcome, out_of_epoch
 from cgstate.testing.stateful.errors import Violated
 from cgstate.testing.stateful.failing import WalkFailed, parse_token, played, token
 from cgstate.testing.stateful.fuzzing import fuzz
@@ -357,6 +357,23 @@ def test_nothing_seen_is_nothing_covered() -> None:
     assert not coverage.outcomes()
     assert set(coverage.outcomes_missed()) < set(every_outcome())
     assert Coverage.unpacked(coverage.packed()) == coverage
+
+
+def test_what_runs_have_seen_is_counted_once() -> None:
+    before = Counter(TOTAL.rows)
+    walked = walk(seed=500, runs=3)
+    assert TOTAL.rows - before == walked.coverage.rows
+
+
+def test_what_a_run_has_seen_that_breaks_off_is_counted_once() -> None:
+    before, coverage = Counter(TOTAL.rows), Coverage()
+    run = Play(Bed(), Setup(), coverage)
+    for step in (Prepare(), CaptureAll()):
+        run.take(step)
+    with pytest.raises(Violated, match="was not refused"):
+        run.take(ClosedDoor(Evict("net")))
+    assert coverage.rows_covered > len(MACHINES)
+    assert TOTAL.rows - before == coverage.rows
 
 
 def test_waiting_for_nobody_is_a_deadlock() -> None:

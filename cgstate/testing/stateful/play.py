@@ -103,9 +103,10 @@ class Play:
     Args:
         bed: Where it is played.
         setup: How it is set up.
-        coverage: Where to note what was seen; None: a fresh one.
+        coverage: Told at the end of the run, or where it breaks off, what it has seen; so is `TOTAL`.
 
     Attributes:
+        coverage: What this run has seen.
         model: What the documentation says of the present manager.
         world: What its books showed after the last step.
         steps: What was done so far.
@@ -133,7 +134,8 @@ class Play:
     def __init__(self, bed: Bed, setup: Setup, coverage: Coverage | None = None) -> None:
         self.bed = bed
         self.setup = bed.setup = setup.within(bed.can)
-        self.coverage = Coverage() if coverage is None else coverage
+        self.coverage = Coverage()
+        self._told = (TOTAL,) if coverage is None else (TOTAL, coverage)
         self.steps: list[Step] = []
         self.leaked = 0
         self.broken = False
@@ -367,8 +369,10 @@ class Play:
             self._take(step)
             self.broken = False
         finally:
-            if self.broken and self.manager is not None:
-                self.manager._finalizer.detach()  # what is broken is left as it is: cleaning up would fail again, out of sight
+            if self.broken:
+                self._tell()
+                if self.manager is not None:
+                    self.manager._finalizer.detach()  # what is broken is left as it is: cleaning up would fail again, out of sight
 
     def _take(self, step: Step) -> None:
         before, legal, armed = self.world, step.legal(self), self.pending_faults
@@ -509,6 +513,7 @@ class Play:
             return
         if self.engine is not None:
             self.engine.drop()
+        self.books.reclaimer.flush()  # what was kept for as long as the engine had graphs
         self.backend.clear_workspaces()  # no graph is left that could have baked one in
         self.backend.flush()
         self._see_nothing_left("the run")
@@ -535,7 +540,12 @@ class Play:
             raise Violated(f"bringing the run to its end raised {describe(error)}") from error
         self.count_manager()
         self.see_device()
-        TOTAL.add(self.coverage)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Add what was seen to what others have, once a run."""
+        for coverage in self._told:
+            coverage.add(self.coverage)
 
 
 class GivenUp(Exception):
