@@ -18,7 +18,7 @@ from cgstate.backends.sim import SimConfig
 from cgstate.cli import main
 from cgstate.errors import ConfigError
 from cgstate.testing import evidence
-from cgstate.testing.fidelity import children, recording, running
+from cgstate.testing.fidelity import child, children, recording, running
 from cgstate.testing.fidelity.bench_sim import SimBench
 from cgstate.testing.fidelity.children import Crash
 from cgstate.testing.fidelity.compare import simulate
@@ -27,7 +27,7 @@ from cgstate.testing.fidelity.lab import Observation
 from cgstate.testing.fidelity.origin import Origin
 from cgstate.testing.fidelity.programs import children as program_children
 from cgstate.testing.fidelity.programs import recording as program_recording
-from cgstate.testing.fidelity.programs.play import play
+from cgstate.testing.fidelity.programs.play import draw_many, play
 from cgstate.testing.fidelity.programs.program import Outcome, Program
 from cgstate.testing.fidelity.proof import BARS, write_evidence
 from cgstate.testing.fidelity.report import Report
@@ -243,6 +243,25 @@ def test_another_gpu_that_does_otherwise_is_exit_1(command: Command, gpu: dict[s
     code, out, _ = command("--backend", "cuda", "--only", "F3")
     assert code == 1
     assert "recorded: stream 0\n   seen:     the default stream\n" in out
+
+
+SIMULATED = """
+import sys
+from types import ModuleType
+from cgstate.testing.fidelity import child
+from cgstate.testing.fidelity.bench_sim import SimBench
+sys.modules["cgstate.testing.fidelity.bench_cuda"] = bench = ModuleType("bench_cuda")
+bench.CudaBench = SimBench
+child.main(sys.argv[1])
+"""
+"""A process that takes the simulator for the GPU."""
+
+
+def test_processes_say_what_facts_and_programs_have_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "command", lambda kind: [sys.executable, "-c", SIMULATED, kind])
+    assert children.run([FACTS["F3"], FACTS["P8"]]) == {id_: FACTS[id_].run(SimBench()) for id_ in ("F3", "P8")}
+    drawn = list(draw_many(3))
+    assert program_children.play_on_gpu(drawn) == [play(program, SimBench()) for program in drawn]
 
 
 def test_a_process_that_fails_is_a_crash_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,29 +1,55 @@
-"""A process that runs one fact program on the GPU: some programs ruin the device, the framework or the process.
+"""A process on the GPU, for programs that may ruin the device, the framework or the process: a line asks, a line answers.
 
-python -m cgstate.testing.fidelity.child P1 OUTCOME_FILE
+python -m cgstate.testing.fidelity.child fact
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import traceback
 import warnings
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from cgstate.testing.fidelity.bench import Bench
 from cgstate.testing.fidelity.facts import FACTS
+from cgstate.testing.fidelity.programs.play import play
+from cgstate.testing.fidelity.programs.program import program_from_json, to_json
 
 
-def main(fact: str, out: str) -> None:
-    """Run the program and write what was seen. Never returns: torch may abort in destructors at the end of the process."""
+def _fact(id_: Any, bench: Bench[Any]) -> object:
+    """What the program of a fact has seen."""
+    return [[each.label, each.value, each.within] for each in FACTS[id_].run(bench)]
+
+
+def _program(drawn: Any, bench: Bench[Any]) -> object:
+    """What a drawn program has come to."""
+    return to_json(play(program_from_json(drawn), bench))
+
+
+ANSWERS: Mapping[str, Callable[[Any, Bench[Any]], object]] = {"fact": _fact, "program": _program}
+"""What may be asked, and how it is answered."""
+
+
+def command(kind: str) -> list[str]:
+    """What starts such a process."""
+    return [sys.executable, "-X", "faulthandler", "-m", "cgstate.testing.fidelity.child", kind]
+
+
+def main(kind: str) -> None:
+    """Answer until no line comes any more. Never returns: torch may abort in destructors at the end of the process."""
     warnings.simplefilter("ignore")  # torch warns of what is done on purpose here
+    logging.getLogger("cgstate").setLevel(logging.CRITICAL)  # and so does the runtime
     status = 1
     try:
         from cgstate.testing.fidelity.bench_cuda import CudaBench
 
-        seen = FACTS[fact].run(CudaBench())
-        Path(out).write_text(json.dumps([[each.label, each.value, each.within] for each in seen]))
+        answer, bench = ANSWERS[kind], CudaBench()
+        for line in sys.stdin:
+            print(json.dumps(answer(json.loads(line), bench)), flush=True)
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from cgstate.testing.fidelity import child
 from cgstate.testing.fidelity.fact import Fact
 from cgstate.testing.fidelity.lab import Observation
 
@@ -34,26 +32,25 @@ class Crash:
 def run(facts: Sequence[Fact], done: Callable[[str], None] = lambda fact: None) -> dict[str, list[Observation] | Crash]:
     """Run ``facts`` on the GPU; what each saw, in their order. ``done`` is told of each that ends."""
     found: dict[str, list[Observation] | Crash] = {}
-    with TemporaryDirectory() as folder, ThreadPoolExecutor(AT_A_TIME) as workers:
-        work = {workers.submit(_run, fact, Path(folder)): fact for fact in facts if not fact.alone}
+    with ThreadPoolExecutor(AT_A_TIME) as workers:
+        work = {workers.submit(_run, fact): fact for fact in facts if not fact.alone}
         for future in as_completed(work):
             fact = work[future]
             found[fact.id] = future.result()
             done(fact.id)
         for fact in facts:
             if fact.alone:
-                found[fact.id] = _run(fact, Path(folder))
+                found[fact.id] = _run(fact)
                 done(fact.id)
     return {fact.id: found[fact.id] for fact in facts}
 
 
-def _run(fact: Fact, folder: Path) -> list[Observation] | Crash:
-    out = folder / fact.id
-    command = [sys.executable, "-X", "faulthandler", "-m", "cgstate.testing.fidelity.child", fact.id, str(out)]
+def _run(fact: Fact) -> list[Observation] | Crash:
+    asked = json.dumps(fact.id)
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        ended = subprocess.run(child.command("fact"), input=asked, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return Crash(f"no end within {_TIMEOUT_S} s")
-    if ended.returncode or not out.exists():
+    if ended.returncode or not ended.stdout:
         return Crash(f"exit status {ended.returncode}\n{ended.stderr[-_TOLD:]}")
-    return [Observation(label, value, within) for label, value, within in json.loads(out.read_text())]
+    return [Observation(label, value, within) for label, value, within in json.loads(ended.stdout)]

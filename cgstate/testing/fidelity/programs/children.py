@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import IO
 
+from cgstate.testing.fidelity import child
 from cgstate.testing.fidelity.programs.play import is_clean
 from cgstate.testing.fidelity.programs.program import Outcome, Program, from_json, program_to_json
 
@@ -77,7 +77,8 @@ class _Child:
         """Play one program there."""
         if self._process is None:
             self._errors = TemporaryFile("w+")  # noqa: SIM115 - it is open for as long as the process writes to it
-            self._process = _start(self._errors)
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(child.command("program"), stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
         process, errors = self._process, self._errors
         assert process.stdin is not None
         assert process.stdout is not None
@@ -106,11 +107,6 @@ class _Child:
             process.kill()
             process.communicate()
             errors.close()
-
-
-def _start(errors: IO[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-X", "faulthandler", "-m", "cgstate.testing.fidelity.programs.child"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 def crashes(results: Iterable[Outcome | Crash]) -> Iterator[Crash]:
