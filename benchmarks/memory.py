@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 from benchmarks.ordering import compacted, comparable, ordered, ordered_expandable
@@ -35,7 +36,7 @@ BARS = {
     "worst_upper_over_actual": at_most(1.10),
     "order_ratio": at_most(1.02),
     "compact_saved_bytes_least": at_least(0),
-    "rounds": at_least(2 * len(ISOLATIONS) * ROUNDS),
+    "rounds": at_least(4 * len(ISOLATIONS) * ROUNDS),
     "rounds_wrong": exactly(0),
     "leaked_bytes": exactly(0),
     "retire_added_us": at_most(10),
@@ -70,22 +71,24 @@ def estimated(backend: Backend, shape: Shape) -> dict[str, float | str | bool]:
 
 
 def rounds(backend: str, number: int) -> list[dict[str, object]]:
-    """Random rounds in each isolation, each in a process of its own, with and without expandable segments where there are any."""
+    """Random rounds in each isolation, each in a process of its own.
+
+    With and without expandable segments where there are any; alone, and beside a graph of somebody else's.
+    """
     settings = ["expandable_segments:False", "expandable_segments:True"] if backend == "cuda" else [""]
     started = []
-    for isolation in ISOLATIONS:
-        for setting in settings:
-            command = [sys.executable, "-m", "benchmarks.rounds", "--backend", backend]
-            command += ["--isolation", isolation.value, "--rounds", str(number)]
-            environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting} if setting else dict(os.environ)
-            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            started.append((isolation, setting, process))
+    for isolation, setting, beside in product(ISOLATIONS, settings, (False, True)):
+        command = [sys.executable, "-m", "benchmarks.rounds", "--backend", backend]
+        command += ["--isolation", isolation.value, "--rounds", str(number), *(["--beside"] if beside else [])]
+        environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting} if setting else dict(os.environ)
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        started.append(({"isolation": isolation.value, "setting": setting, "beside": beside}, process))
     rows: list[dict[str, object]] = []
-    for isolation, setting, process in started:
+    for what, process in started:
         output, _ = process.communicate()
         if process.returncode:
-            raise RuntimeError(f"the rounds in {isolation} isolation ({setting or 'default'}) ended with {process.returncode}")
-        rows.append({"isolation": isolation.value, "setting": setting, **json.loads(output)})
+            raise RuntimeError(f"the rounds {what} ended with {process.returncode}")
+        rows.append({**what, **json.loads(output)})
     return rows
 
 

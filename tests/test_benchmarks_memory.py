@@ -7,6 +7,7 @@ import pytest
 from benchmarks import memory, ordering, rounds
 from benchmarks.shapes import Shape, shapes_on
 from cgstate.backends.sim import SimBackend
+from cgstate.runtime.reclaimer import Reclaimer
 
 
 @pytest.mark.parametrize("name", ["mlp", "mixture", "mlp, a pool each"])
@@ -30,9 +31,16 @@ def test_a_first_block_never_costs_anything(name: str) -> None:
     assert row["compact_saved_bytes"] == row["apart"] - row["compact"] >= 0
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("isolation", memory.ISOLATIONS)
-def test_random_rounds_leave_nothing_and_are_right(isolation: str) -> None:
-    assert rounds.run(SimBackend(), isolation, 40) == {"rounds": 40, "leaked_bytes": 0, "wrong": 0}
+def test_random_rounds_leave_nothing_and_are_right(isolation: str, beside: bool) -> None:
+    assert rounds.run(SimBackend(), isolation, 40, beside=beside) == {"rounds": 40, "leaked_bytes": 0, "wrong": 0}
+
+
+def test_a_workspace_left_by_each_generation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reclaimer, "guests", lambda reclaimer: False)
+    monkeypatch.setattr(Reclaimer, "_workspaces_are_ours", lambda reclaimer: False)
+    assert rounds.run(SimBackend(), "per_entry", 40, beside=True)["leaked_bytes"] > 0
 
 
 def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,10 +28,10 @@ from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, Pool
 from cgstate.lifecycle.steps import ManagerSteps, Observer
 from cgstate.runtime.budget import Budget
 from cgstate.runtime.dependency import DependencyRecord
-from cgstate.runtime.domain import Domain, Isolation
+from cgstate.runtime.domain import Domain, Home, Isolation
 from cgstate.runtime.failure import Failure, NegativeCache
 from cgstate.runtime.foreign import ForeignPool
-from cgstate.runtime.gate import CaptureGate
+from cgstate.runtime.gate import CaptureGate, Spare
 from cgstate.runtime.mending import mend
 from cgstate.runtime.pool import Pool
 from cgstate.runtime.reclaimer import Reclaimer
@@ -343,6 +343,32 @@ class Books(ManagerSteps):
             name += "'"
         domain = self.domains[key] = Domain(key, name, kind)
         return domain
+
+    def homes(self) -> Iterator[Home]:
+        """Where workspaces are that could not be cleared with their pools; the lock is held."""
+        for pool in self.pools:
+            if isinstance(pool.domain, Home) and pool.domain.kept:
+                yield pool.domain
+
+    def leave_homes(self) -> list[Pool]:
+        """Give up those that nobody uses, and say which pools retired with them; the lock is held."""
+        left = []
+        for home in [home for home in self.homes() if home.guest is None]:
+            home.kept = False
+            assert home.pool is not None
+            self.retire_pool(home.pool)
+            left.append(home.pool)
+        return left
+
+    def hand_on(self, pools: Sequence[Pool]) -> None:
+        """Leave homes that cannot be given back to the device's next manager; the lock is held."""
+        for pool in pools:
+            stream = pool.domain.stream
+            if stream is not None:
+                self.gate.spares.append(Spare(pool.handle, stream))
+                pool.domain.stream = None
+                self.pools.remove(pool)
+                pool.reclaimed()
 
     def drop_domain(self, domain: Domain) -> None:
         """Forget a domain without entries; the lock is held."""

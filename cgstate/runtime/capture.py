@@ -51,6 +51,7 @@ class Attempt:
     Attributes:
         backend: The device.
         pool: The pool to record into.
+        workspaces: The pool that the library workspaces of the stream are in.
         stream: The capture stream.
         mode: How far other threads are kept from disturbing.
         prime: Whether to make the library workspaces of the stream first; not for a stream of the user's, who knows where they are.
@@ -60,6 +61,7 @@ class Attempt:
 
     backend: Backend
     pool: MemoryPool
+    workspaces: MemoryPool
     stream: Stream
     mode: CaptureErrorMode
     prime: bool
@@ -83,7 +85,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     caller = backend.current_stream()
     stream.wait(caller.record())  # inputs and weights may still be on their way
     if attempt.prime:  # each time: library handles, and so workspaces, belong to the thread
-        backend.prime_workspaces(attempt.pool, stream)
+        backend.prime_workspaces(attempt.workspaces, stream)
     made: Recording | None = None
     with inside, backend.recording_mode():
         mark = backend.generator_mark()

@@ -207,12 +207,25 @@ class Capture:
         return Attempt(
             books.backend,
             self.pool.handle,
+            self._workspaces.handle,
             self.stream,
             books.capture_error_mode,
             prime=not self.pool.domain.adopted,
             rounds=books.warmup_rounds,
             first_block=self._first_block(),
         )
+
+    @property
+    def _workspaces(self) -> Pool:
+        """Where the workspaces of the capture stream are, or will be."""
+        home = self.pool.domain.home
+        return self.pool if home is None or home.pool is None else home.pool
+
+    def _measure_home(self) -> None:
+        """Charge for the workspaces, where they are not in the pool itself; the lock is held."""
+        home = self.pool.domain.home
+        if home is not None:
+            home.measure()
 
     def _first_block(self) -> FirstBlock | None:
         """What gives the pool its first block, if it is fresh and may have one."""
@@ -229,6 +242,8 @@ class Capture:
             BaseException: a step that is always done raised.
         """
         self.done = self.stream.record()
+        with self._books.gate.lock:
+            self._measure_home()
         if not self._transaction.profiles:
             self._books.budget.inspect(self.entry)
         self.undo.succeed()
@@ -320,6 +335,7 @@ class Capture:
                 transaction.exclude(entry.component)
             self._release_gate()
             try:
+                self._measure_home()
                 self.pool.measure(failed=True)
             except Exception as problem:
                 errors.append(("measure the pool", problem))

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import StrEnum
+from itertools import count
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Stream
 from cgstate.lifecycle.states import EntryState, PoolKind, PoolState
 from cgstate.runtime.foreign import ForeignPool
+from cgstate.runtime.gate import Spare
 from cgstate.runtime.pool import Pool
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Domain:
     """A set of entries that retire together.
 
     Attributes:
+        home: Where the workspaces of the capture stream are, if that is not the pool.
         key: What the books know it by.
         capturing: How many of its entries are CAPTURING; assigned by the entry table's effects.
         stream: The capture stream, used for nothing else.
@@ -47,7 +50,7 @@ class Domain:
         compact: Whether its pools may get a first block; not where others have memory in them.
     """
 
-    __slots__ = ("adopted", "capturing", "compact", "entries", "generation", "key", "kind", "name", "pool", "stream")
+    __slots__ = ("adopted", "capturing", "compact", "entries", "generation", "home", "key", "kind", "name", "pool", "stream")
 
     def __init__(self, key: Hashable, name: str, kind: PoolKind) -> None:
         self.key = key
@@ -57,6 +60,7 @@ class Domain:
         self.capturing = 0
         self.pool: Pool | None = None
         self.stream: Stream | None = None
+        self.home: Home | None = None
         self.adopted = False
         self.compact = kind is not PoolKind.foreign
         self.generation = 0
@@ -106,16 +110,78 @@ class Domain:
         """The capture stream of this generation: exclusive, and without a workspace yet, so that it is born in this pool (W2, W3).
 
         torch's own streams share handles (S1), so whoever else used one may own the workspace that the graphs would bake in (W5).
+        While graphs of others keep workspaces from being cleared, it is one that has a home: else each generation would leave one.
         """
         if self.stream is None:
-            self.stream = books.idle_streams.pop() if books.idle_streams else books.backend.new_stream(exclusive=True)
+            if self.kind is not PoolKind.foreign and books.reclaimer.guests():
+                home = next((home for home in books.homes() if home.guest is None), None) or Home.open(books)
+                home.guest, self.home, self.stream = self, home, home.stream
+            else:
+                self.stream = idle_stream(books)
+        assert self.stream is not None
         return self.stream
 
     def leave_stream(self, books: Books) -> None:
-        """Use it no more: its library workspace may be anybody's until the next clear; the lock is held."""
-        stream, self.stream = self.stream, None
-        if stream is not None:
+        """Use it no more: unless it has a home, its library workspace may be anybody's until the next clear; the lock is held."""
+        stream, home = self.stream, self.home
+        self.stream = self.home = None
+        if home is not None:
+            home.guest = None
+        elif stream is not None:
             books.spent_streams.append(stream)
+
+
+class Home(Domain):
+    """A capture stream with a pool for its library workspaces alone: a domain without entries, for one domain after the other.
+
+    Graphs bake the workspace in, so it has to live as long as they do (W3). In their own pool it does, and goes with it at the next
+    clear. But no clear comes while graphs of others live, and a retired pool's workspace stays for good.
+
+    Attributes:
+        guest: The domain that captures on the stream; None while nobody does.
+        kept: Whether it is to be used again.
+        known: Bytes of workspaces when the pool was last measured.
+    """
+
+    __slots__ = ("guest", "kept", "known")
+
+    def __init__(self, name: str) -> None:
+        super().__init__(object(), name, PoolKind.shared)
+        self.guest: Domain | None = None
+        self.kept = True
+        self.known = 0
+
+    @property
+    def live(self) -> int:
+        """As of a domain: its pool is not to be retired while this is not 0."""
+        return int(self.kept)
+
+    @classmethod
+    def open(cls, books: Books) -> Home:
+        """A new one; the lock is held."""
+        taken = {pool.domain.name for pool in books.pools}
+        home = cls(next(name for name in map("workspaces {}".format, count(1)) if name not in taken))
+        gate = books.gate
+        handle, home.stream = gate.spares.pop() if gate.spares else Spare(books.backend.new_pool(), idle_stream(books))
+        home.pool = Pool(home.name, home.kind, handle, home)
+        home.pool.observer = books.observer
+        books.pools.append(home.pool)
+        home.measure()
+        books.budget.forget()  # what graphs took with a workspace each is too much from now on
+        return home
+
+    def measure(self) -> None:
+        """Charge for the workspaces, if there are others than before: all segments of the process are looked at for that."""
+        assert self.pool is not None
+        held = self.pool.handle.workspace_bytes()
+        if held != self.known:
+            self.pool.measure()
+            self.known = held
+
+
+def idle_stream(books: Books) -> Stream:
+    """An exclusive stream without a workspace; the lock is held."""
+    return books.idle_streams.pop() if books.idle_streams else books.backend.new_stream(exclusive=True)
 
 
 LIVE = frozenset({EntryState.CAPTURING, EntryState.BOUND, EntryState.REPLAYING})

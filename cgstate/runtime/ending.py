@@ -195,6 +195,9 @@ def _bury(books: Books, *, wait: bool) -> bool:
     with gate.lock:
         if books.state in (ManagerState.NEW, ManagerState.PREPARED, ManagerState.SERVING, ManagerState.POISONED):
             books.close(leases=0)
+    if not books.lost:
+        books.reclaimer.drop_pools()  # the homes of workspaces, which nobody uses any more
+    with gate.lock:
         books.part()
         books.given_back = True
     return True

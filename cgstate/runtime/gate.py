@@ -10,16 +10,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-from cgstate.backends.base import MemoryPool
+from cgstate.backends.base import MemoryPool, Stream
 from cgstate.errors import ConfigError, Reentered
 from cgstate.runtime.sync import Sync
 from cgstate.runtime.turn import Turn
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
+
+
+class Spare(NamedTuple):
+    """An exclusive capture stream, and the pool that its library workspaces are in."""
+
+    handle: MemoryPool
+    stream: Stream
 
 
 class CaptureGate:
@@ -39,6 +46,7 @@ class CaptureGate:
         dropped: Ends of leases whose outputs were dropped without `release`, for `end_dropped`.
         managers: The books of all managers of the device, those of dropped ones included while anything is left of them.
         orphans: What dropped managers left behind: told who reclaims, each answers whether nothing is left of it.
+        spares: Homes of workspaces that managers which have ended left, since they could not be cleared, for the next one to use.
         leftovers: Dropped pools of managers that have ended, by id, as long as something is in them: a library workspace that could
             not be cleared yet, or a tensor that somebody holds.
     """
@@ -60,6 +68,7 @@ class CaptureGate:
         "orphans",
         "pending",
         "random",
+        "spares",
         "sync",
         "turns",
         "waiting",
@@ -83,6 +92,7 @@ class CaptureGate:
         self.managers: WeakSet[Books] = WeakSet()
         self.dropped: deque[Callable[[], None]] = deque()
         self.orphans: deque[Callable[[Books], bool]] = deque()
+        self.spares: list[Spare] = []
         self.leftovers: dict[Hashable, MemoryPool] = {}
 
     def let_go(self) -> None:

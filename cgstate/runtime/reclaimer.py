@@ -213,7 +213,7 @@ class Reclaimer:
         with gate.lock:
             while True:
                 work.pools = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
-                if not (always or work.pools or self._uncleared()):
+                if not (always or work.pools or self._uncleared() or (books.closed() and any(books.homes()))):
                     return False
                 if gate.free and not gate.destroying:
                     break
@@ -233,7 +233,7 @@ class Reclaimer:
         """Clear workspaces where that harms nobody, drop the pools, flush the allocator."""
         books, gate = self.books, self.books.gate
         with gate.lock:
-            clear = bool(work.pools or gate.leftovers or self._uncleared())
+            clear = bool(work.pools or gate.leftovers or gate.spares or self._uncleared() or any(books.homes()))
         cleared = False
         if clear:
             if not self._workspaces_are_ours():
@@ -241,8 +241,16 @@ class Reclaimer:
             cleared = self._workspaces_are_ours() and books.backend.clear_workspaces()
             self.blocked = not cleared
         self._drop(work.pools)
-        if cleared:  # the streams of what was just dropped are clean, too: nothing came on them since
+        if cleared or books.closed():
             with gate.lock:
+                homes = books.leave_homes()
+                work.pools = [*work.pools, *homes]
+                if not cleared:
+                    books.hand_on(homes)
+            self._drop(homes)
+        if cleared:
+            self._drop_spares()
+            with gate.lock:  # the streams of what was just dropped are clean, too: nothing came on them since
                 for each in gate.managers:
                     each.workspaces_cleared()
         work.returned += books.backend.flush()
@@ -288,6 +296,18 @@ class Reclaimer:
                     domain.leave_stream(books)
                     books.drop_domain(domain)
                 pool.reclaimed()
+
+    def _drop_spares(self) -> None:
+        """End the homes that ended managers have handed on; what they held is cleared."""
+        gate = self.books.gate
+        with gate.lock:
+            spares, gate.spares = gate.spares, []
+        for spare in spares:
+            try:
+                spare.handle.drop()
+                spare.stream.close()
+            except Exception:
+                log.exception("%s: dropping pool %s failed; going on", self.books.name, spare.handle)
 
     def _take(self) -> list[Retired]:
         """Step the entries of whatever may go now, and keep captures out until `_destroy` is done; the lock is held."""
@@ -419,10 +439,15 @@ class Reclaimer:
 
     def _workspaces_are_ours(self) -> bool:
         """Whether the global workspace clear can hurt no live graph (facts W2, W3)."""
-        gate = self.books.gate
-        with gate.lock:
-            managers = list(gate.managers)
-            if any(domain.adopted and domain.live for books in managers for domain in books.domains.values()):
-                return False
-            ours = frozenset(pool.id for books in managers for pool in books.pools if pool.kind is not PoolKind.foreign)
-        return not self.books.backend.has_foreign_graphs(ours)
+        with self.books.gate.lock:
+            return not self.guests()
+
+    def guests(self) -> bool:
+        """Whether there may be graphs whose workspaces are in no pool of ours; the lock is held."""
+        managers = list(self.books.gate.managers)
+        for domain in [domain for books in managers for domain in books.domains.values()]:
+            if domain.live and (domain.adopted or domain.home is not None):
+                return True
+        ours = {pool.id for books in managers for pool in books.pools if pool.kind is not PoolKind.foreign}
+        ours |= {spare.handle.id for spare in self.books.gate.spares}
+        return self.books.backend.has_foreign_graphs(frozenset(ours))

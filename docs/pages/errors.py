@@ -71,7 +71,7 @@ ADVICE: dict[type[CGStateError], Advice] = {
         "Call from the thread that made the manager, or leave `owner_thread` out: managers are thread-safe.",
     ),
     errors.Reentered: Advice(
-        "A signal handler, or a finalizer, called cgstate while the same thread was inside of cgstate, where things may be half done.",
+        "A signal handler or a finalizer called cgstate while the same thread was inside of it, where things may be half done.",
         "Let the handler set a flag, or raise, and call from the program. An interrupt that raises is safe anywhere.",
     ),
     errors.OutputExpired: Advice(

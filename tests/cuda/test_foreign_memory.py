@@ -199,3 +199,41 @@ def test_a_mem_pool_of_the_engines_is_taken_as_well(backend: CudaBackend) -> Non
         torch.cuda.synchronize()
         manager.reclaim(flush=True)
         assert mem_pool.use_count() == 1
+
+
+@pytest.mark.parametrize("isolation", ["shared", "per_entry"])
+def test_captures_beside_a_graph_of_others_hold_no_more_and_are_estimated(backend: CudaBackend, isolation: str) -> None:
+    weight, bias, x = random(WIDTH), random(1)[0], random(8)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x @ weight  # its workspace is in no private pool
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        theirs = x @ weight
+    graph.replay()
+    right = theirs.clone()
+
+    def model(x: Any) -> Any:
+        return torch.nn.functional.linear(torch.relu(x @ weight), weight, bias)
+
+    net = cgstate.Component("net", cgstate.BucketedRoutine(model, lambda n: (random(n),)), [16, 64, 256])
+    inputs = [random(16), random(64), random(256)]
+    with cgstate.GraphManager(backend, isolation=isolation, check=True) as manager, torch.no_grad():
+        manager.prepare([net])
+        manager.profile_memory()
+        comparison = manager.capture_and_bind(progress=False).comparison
+        assert comparison is not None
+        assert comparison.within, str(comparison)
+        assert comparison.ratio <= 1.10
+        held = manager.memory().total
+        for _ in range(4):
+            manager.evict("net")
+            manager.reclaim(flush=True)
+            sentinels = [torch.full((1 << 18,), -1.0, device="cuda") for _ in range(64)]
+            manager.capture_and_bind(progress=False)
+            assert manager.memory().total == held
+            for each in inputs:
+                torch.testing.assert_close(net(each), model(each), rtol=0, atol=0)
+            graph.replay()
+            assert torch.equal(theirs, right)
+            assert all(bool((sentinel == -1).all()) for sentinel in sentinels)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +22,8 @@ if not torch.cuda.is_available():
 from benchmarks import rounds  # noqa: E402 - these import torch's CUDA
 from benchmarks.shapes import shapes_on  # noqa: E402
 from cgstate.backends.cuda import CudaBackend  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
 
 NAMES = [
     "mlp",
@@ -121,6 +127,15 @@ def test_an_attempt_that_failed_beside_others_leaves_stranded_bytes(backend: Cud
 @pytest.mark.parametrize("isolation", ["shared", "per_component", "per_entry"])
 def test_random_rounds_leave_nothing(backend: CudaBackend, isolation: str) -> None:
     assert rounds.run(backend, isolation, 60) == {"rounds": 60, "leaked_bytes": 0, "wrong": 0}
+
+
+@pytest.mark.parametrize("isolation", ["shared", "per_component", "per_entry"])
+def test_random_rounds_beside_a_graph_of_others_leave_nothing(isolation: str) -> None:
+    """In a process of its own, where no graph is left but that one."""
+    command = [sys.executable, "-m", "benchmarks.rounds", "--isolation", isolation, "--rounds", "60", "--beside"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"rounds": 60, "leaked_bytes": 0, "wrong": 0}
 
 
 def test_a_first_block_saves_bytes_changes_no_bit_and_trials_leave_nothing(

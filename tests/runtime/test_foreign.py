@@ -90,7 +90,7 @@ class TestSharing:
         manager.prepare([inside, outside], {"inside": {"isolation": "foreign"}, "outside": {}})
         manager.capture_and_bind()
         assert [pool.kind for pool in manager._books.pools if pool.id == engine.pool] == ["foreign"]
-        assert len(manager._books.pools) == 2
+        assert [pool.name for pool in manager._books.pools] == ["foreign", "shared/1", "workspaces 1"]
         for net in (inside, outside):
             assert net(model.input(4)).tolist() == model.net(model.input(4)).tolist()
 

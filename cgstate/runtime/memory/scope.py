@@ -467,17 +467,17 @@ def profiling(books: Books) -> Iterator[Profile]:
 
 
 def _reading(domain: Domain) -> Reading:
-    """What the domain's pool holds now; nothing where none is open."""
-    pool = domain.pool
-    if pool is None or not domain.live:
+    """What the domain's pool, and the home of its workspaces, hold now; nothing where none is open."""
+    if domain.pool is None or not domain.live:
         return Reading()
-    segments = pool.handle.segments()
+    places = [place.pool.handle for place in (domain, domain.home) if place is not None and place.pool is not None]
+    segments = [segment for place in places for segment in place.segments()]
     return Reading(
         small=sum(segment.reserved for segment in segments if segment.small),
         large=sum(segment.reserved for segment in segments if not segment.small),
         small_live=sum(segment.live for segment in segments if segment.small),
         large_live=sum(segment.live for segment in segments if not segment.small),
-        workspaces=pool.handle.workspace_bytes(),
+        workspaces=sum(place.workspace_bytes() for place in places),
     )
 
 

@@ -8,11 +8,12 @@ segment, and the simulator's does not; so every body begins with a small allocat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
 from cgstate import CaptureMode, Component, Entry, GraphManager, Lease
 from cgstate.errors import CaptureFailed, IllegalTransition
+from cgstate.runtime.memory.report import PoolMemory
 from cgstate.runtime.transaction import Transaction
 from cgstate.testing.fidelity.bench import Bench, OwnedPool, RawGraph
 from cgstate.testing.fidelity.programs.body import Body
@@ -276,8 +277,8 @@ class RuntimeMachine(Machine[T]):
         seen["manager"] = manager.state.value
         seen["outside the pools"] = reserved
         seen["pools with memory"] = pools
-        seen["live pools"] = self._beyond_priming(memory.pools)
-        seen["retired pools"] = self._beyond_priming(memory.retired)
+        seen["live pools"] = self._beyond_priming(pool for pool in memory.details if not pool.retired)
+        seen["retired pools"] = self._beyond_priming(pool for pool in memory.details if pool.retired)
         seen["buffers"] = self.units(memory.buffers)
         stats = manager.stats()
         seen["reclaims"] = stats.reclaims
@@ -293,8 +294,11 @@ class RuntimeMachine(Machine[T]):
         seen.update(self._states())
         return seen
 
-    def _beyond_priming(self, sizes: Mapping[str, int]) -> Json:
-        return {name: self.units(max(0, size - self._primed)) for name, size in sizes.items()}
+    def _beyond_priming(self, pools: Iterable[PoolMemory]) -> Json:
+        guests = [home.guest.pool for home in self.manager._books.homes() if home.guest is not None]
+        elsewhere = {guest.name for guest in guests if guest is not None}
+        primed = {pool: 0 if pool.name in elsewhere else self._primed for pool in pools}
+        return {pool.name: self.units(max(0, pool.reserved - size)) for pool, size in primed.items()}
 
     def _states(self) -> Seen:
         """The state of every component and entry that is not as it was made."""

@@ -145,12 +145,14 @@ def _readings(play: Play) -> dict[str, object]:
     with play.calm():
         play.backend.clear_workspaces()  # those of eager work; no graph is alive that could have baked one in
     footprint = play.footprint()
+    homes = {home.pool.id for home in play.books.homes() if home.pool is not None}  # beside graphs of others they are used again
+    kept = sum(size for key, size in footprint.pools.items() if key in homes)
     return {
         "stream": footprint.stream,
         "generator": footprint.generator,
         "capturing": footprint.capturing,
-        "pools": {key: size for key, size in footprint.pools.items() if size},
-        "reserved": footprint.reserved,
+        "pools": {key: size for key, size in footprint.pools.items() if size and key not in homes},
+        "reserved": footprint.reserved - kept,
         "allocated": footprint.allocated,
         "entries": sorted((entry.name, str(entry.state)) for entry in play.books.entries() if entry.state is not EntryState.EAGER),
     }
