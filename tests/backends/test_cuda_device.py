@@ -560,7 +560,7 @@ def test_clone_runs_on_the_current_stream(backend: CudaBackend) -> None:
     x = torch.zeros(MIB, device=backend.device)
     torch.cuda.synchronize()
     with backend.on_stream(stream):
-        torch.cuda._sleep(50_000_000)
+        torch.cuda._sleep(500_000_000)  # a quarter of a second: a copy's kernel may have to be loaded first
         x.fill_(3)
         copied, nested = backend.clone((x, {"a": [x[:2]]}))
         mark = stream.record()

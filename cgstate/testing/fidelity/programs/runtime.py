@@ -182,11 +182,13 @@ class RuntimeMachine(Machine[T]):
 
     def _profile(self) -> Json:
         estimate = self.manager.profile_memory()
+        homes = [home.pool.bytes() for home in self.manager._books.homes() if home.pool is not None]
+        workspaces = max(homes, default=self._primed)
         return {
             "graphs": estimate.graphs,
             "buffers": self.units(estimate.parts["buffers"]),
             "samples": [
-                [sample.component, sample.descriptor, sample.error is None, self.units(max(0, sample.pool_bytes - self._primed))]
+                [sample.component, sample.descriptor, sample.error is None, self.units(max(0, sample.pool_bytes - workspaces))]
                 for sample in estimate.samples
             ],
         }
