@@ -558,11 +558,13 @@ def test_a_workspace_from_elsewhere_is_never_cleared_under_a_pool(backend: CudaB
 def test_clone_runs_on_the_current_stream(backend: CudaBackend) -> None:
     stream = backend.new_stream(exclusive=True)
     x = torch.zeros(MIB, device=backend.device)
+    outputs = x, {"a": [x[:2]]}
+    backend.clone(outputs)  # loads its kernels, for which the device may have to be idle
     torch.cuda.synchronize()
     with backend.on_stream(stream):
-        torch.cuda._sleep(500_000_000)  # a quarter of a second: a copy's kernel may have to be loaded first
+        torch.cuda._sleep(500_000_000)
         x.fill_(3)
-        copied, nested = backend.clone((x, {"a": [x[:2]]}))
+        copied, nested = backend.clone(outputs)
         mark = stream.record()
     assert not mark.done()
     mark.synchronize()

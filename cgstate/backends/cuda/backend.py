@@ -154,7 +154,8 @@ class CudaBackend:
 
     def allocated_bytes(self) -> int:
         """As `base.Backend.allocated_bytes`."""
-        return torch.cuda.memory_allocated(self._index)
+        counts = torch.cuda.memory_stats_as_nested_dict(self._index)  # `memory_allocated` makes a flat copy of all first
+        return int(counts["allocated_bytes"]["all"]["current"]) if counts else 0
 
     @property
     def mebibyte(self) -> int:

@@ -43,15 +43,17 @@ def prime(pool: AnyPool, stream: CudaStream) -> None:
         stack.enter_context(torch.cuda.stream(stream.torch_stream))
         if pool.mem_pool is not None:
             stack.enter_context(torch.cuda.use_mem_pool(pool.mem_pool, index))
+        device = torch.device("cuda", index)
+        known = workspaces_of.setdefault(pool.id, {}) if isinstance(pool, CudaPool) else None
         for library, use in _LIBRARIES.items():
+            workspace = threading.get_ident(), stream.handle, library
+            if known is None or known.get(workspace):  # the allocator lists every block there is, which takes its time
+                use(device)
+                continue
             before = allocated_on(pool.id, index, stream.handle)
-            use(torch.device("cuda", index))
-            grown = max(0, allocated_on(pool.id, index, stream.handle) - before)
-            if isinstance(pool, CudaPool):
-                # A library that was told to keep none counts as having it outside: the safe side.
-                known = workspaces_of.setdefault(pool.id, {})
-                workspace = threading.get_ident(), stream.handle, library
-                known[workspace] = grown or known.get(workspace, 0)
+            use(device)
+            # A library that was told to keep none counts as having it outside: the safe side.
+            known[workspace] = max(0, allocated_on(pool.id, index, stream.handle) - before)
 
 
 def clear(index: int) -> bool:
