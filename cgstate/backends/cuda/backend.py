@@ -143,19 +143,22 @@ class CudaBackend:
 
     def flush(self) -> int:
         """As `base.Backend.flush`. Nothing returns from a lost device, and that is no error here."""
-        before = torch.cuda.memory_reserved(self._index)
+        before = self._counted("reserved_bytes")
         try:
             torch.cuda.empty_cache()
         except RuntimeError as error:
             if failures.note(self._index, error):
                 return 0
             raise
-        return max(0, before - torch.cuda.memory_reserved(self._index))
+        return max(0, before - self._counted("reserved_bytes"))
 
     def allocated_bytes(self) -> int:
         """As `base.Backend.allocated_bytes`."""
+        return self._counted("allocated_bytes")
+
+    def _counted(self, what: str) -> int:
         counts = torch.cuda.memory_stats_as_nested_dict(self._index)  # `memory_allocated` makes a flat copy of all first
-        return int(counts["allocated_bytes"]["all"]["current"]) if counts else 0
+        return int(counts[what]["all"]["current"]) if counts else 0
 
     @property
     def mebibyte(self) -> int:
@@ -165,7 +168,7 @@ class CudaBackend:
     def device_memory(self) -> DeviceMemory:
         """As `base.Backend.device_memory`."""
         free, _ = torch.cuda.mem_get_info(self._index)
-        return DeviceMemory(free, torch.cuda.memory_reserved(self._index))
+        return DeviceMemory(free, self._counted("reserved_bytes"))
 
     def footprint(self) -> Footprint:
         """As `base.Backend.footprint`."""
@@ -174,7 +177,7 @@ class CudaBackend:
             generator=self.generator_mark(),
             capturing=self.capturing(),
             pools=pools.reserved_by_pool(self._index),
-            reserved=torch.cuda.memory_reserved(self._index),
+            reserved=self._counted("reserved_bytes"),
             allocated=self.allocated_bytes(),
         )
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cgstate.runtime.domain import Domain
     from cgstate.runtime.record import ComponentRecord
 
-MOST = 32
+MOST = 16
 """Graphs of one component that are rehearsed at most, give or take one."""
 FEW = 3
 """Graphs of one component that are all sampled."""
