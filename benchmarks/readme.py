@@ -46,7 +46,12 @@ MEMORY_FIGURES = {
     "worst_upper_over_actual": ("upper bound over what was held, at worst", "×"),
     "order_ratio": ("largest first over the best of 22 other orders of capture, at worst", "×"),
     "compact_saved_bytes_most": ("bytes saved by one block for the temporaries of a pool's first graph, at most", ""),
-    "rounds": ("random rounds of capture, replay and eviction, in each isolation, with expandable segments and without", ""),
+    "profile_share_many_graphs": ("the estimate's time over that of the captures, 128 graphs", "×"),
+    "profile_share_few_graphs": ("the same where that is most, few graphs", "×"),
+    "rounds": (
+        "random rounds of capture, replay and eviction: each isolation, expandable segments or not, alone or beside others' graphs",
+        "",
+    ),
     "leaked_bytes": ("bytes left by them", ""),
     "shared_stream_saved_bytes": ("bytes saved by a graph that replays inside another's eager break and shares its stream", ""),
 }

@@ -33,6 +33,8 @@ NEEDED = {
         "call_over_raw",
         "call_over_make_graphed_callables",
         "call_over_reduce_overhead",
+        "leased_call_over_make_graphed_callables",
+        "leased_call_over_reduce_overhead",
         "replay_growth_1000_entries",
     },
     "vllm-h200": {
@@ -49,6 +51,7 @@ NEEDED = {
         "shapes_within",
         "worst_upper_over_actual",
         "order_ratio",
+        "profile_share_many_graphs",
         "rounds",
         "leaked_bytes",
         "shared_stream_saved_bytes",
