@@ -6,6 +6,7 @@ what an interrupt has broken off is ended by whoever leaves the transaction, and
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event, Stream
@@ -334,11 +335,11 @@ class Capture:
             if refused:
                 transaction.exclude(entry.component)
             self._release_gate()
-            try:
-                self._measure_home()
-                self.pool.measure(failed=True)
-            except Exception as problem:
-                errors.append(("measure the pool", problem))
+            for measure in (self._measure_home, partial(self.pool.measure, failed=True)):
+                try:
+                    measure()
+                except Exception as problem:
+                    errors.append(("measure the pool", problem))
             transaction.current = self.buffers = None
         if ours:
             return CaptureFailed(kind, entry.component.component_id, entry.descriptor, tuple(errors))

@@ -499,7 +499,8 @@ class Play:
         self.backend.flush()
         apart: set[Hashable] = set()
         if self.engine is not None:  # beside its graphs no workspace is cleared (W2, W3), also those that earlier managers left
-            apart = {self.engine.id, *self.books.gate.leftovers}
+            gate = self.books.gate
+            apart = {self.engine.id, *gate.leftovers, *(spare.handle.id for spare in gate.spares)}
         if not self.books.reclaimer.blocked:
             self._see_nothing_left("the manager's end", apart)
 

@@ -146,6 +146,7 @@ def _readings(play: Play) -> dict[str, object]:
         play.backend.clear_workspaces()  # those of eager work; no graph is alive that could have baked one in
     footprint = play.footprint()
     homes = {home.pool.id for home in play.books.homes() if home.pool is not None}  # beside graphs of others they are used again
+    homes |= {spare.handle.id for spare in play.books.gate.spares}
     kept = sum(size for key, size in footprint.pools.items() if key in homes)
     return {
         "stream": footprint.stream,
