@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 
 import torch
 
+import cgstate
 from cgstate.backends.base import CaptureErrorMode
 from cgstate.backends.cuda import CudaBackend, pools
 from cgstate.backends.cuda.graphs import CudaGraph
@@ -553,6 +554,26 @@ def test_a_workspace_from_elsewhere_is_never_cleared_under_a_pool(backend: CudaB
 
 
 # -- values -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_torch_negates_or_conjugates_later_is_cloned_and_copied_as_it_reads(backend: CudaBackend) -> None:
+    x = torch.randn(8, 4, dtype=torch.complex64, device=backend.device)
+    lazily = x.conj().imag, x.real, x.conj(), x
+    assert [part.is_neg() for part in lazily[:2]] == [True, False]
+    for copied, part in zip(backend.clone(lazily), lazily, strict=True):
+        torch.testing.assert_close(copied, part, rtol=0, atol=0)
+        assert copied.data_ptr() != part.data_ptr()
+
+    def model(a: Any, b: Any) -> Any:
+        return a - 2 * b
+
+    routine = cgstate.BucketedRoutine(model, lambda n: tuple(torch.zeros(n, 4, device=backend.device) for _ in range(2)))
+    with cgstate.GraphManager(backend) as manager:
+        net = cgstate.Component("net", routine, [8])
+        manager.prepare([net])
+        manager.capture_and_bind(progress=False)
+        torch.testing.assert_close(net(*lazily[:2]), model(*lazily[:2]), rtol=0, atol=0)
+        assert manager.stats().components["net"].hits == 1
 
 
 def test_clone_runs_on_the_current_stream(backend: CudaBackend) -> None:
