@@ -80,7 +80,7 @@ def test_a_failure_reads_as_the_page_says_and_can_be_taken_again(shell: pytest.P
     written("testing.md", shell)
     result = run(shell, "test_careless.py", "--cgstate-preset=normal")  # as it is where nothing is said
     result.assert_outcomes(failed=1)
-    reads_as_the_page(result, "I9 always-answers:", "```")
+    reads_as_the_page(result, "I4 profile-leaves-nothing:", "```")
     shown = result.stdout.str()
     code, *_ = re.findall(r"fails:\n(.*?)\nwhole walk:", shown, re.DOTALL)
     again, *_ = re.findall(r"again: pytest '(.*)' (--cgstate-walk=\S+)", shown)
@@ -89,7 +89,9 @@ def test_a_failure_reads_as_the_page_says_and_can_be_taken_again(shell: pytest.P
     (shell.path / "test_pasted.py").write_text(f"from test_careless import CarelessBed\n{imports}\n\n{test}\n")
     result = run(shell, *again, "test_pasted.py::test_pasted")
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["FAILED test_careless.py::*I9 always-answers*", "FAILED test_pasted.py::*I9 always-answers*"])
+    result.stdout.fnmatch_lines(
+        ["FAILED test_careless.py::*I4 profile-leaves-nothing*", "FAILED test_pasted.py::*I4 profile-leaves-nothing*"]
+    )
 
 
 def test_a_backend_is_tested_as_the_page_says(shell: pytest.Pytester) -> None:

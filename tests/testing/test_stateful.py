@@ -13,10 +13,12 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from hypothesis.vendor.pretty import pretty
 
-from cgstate import BucketedRoutine, Component, ConfigError
+from cgstate import BucketedRoutine, CaptureMode, Component, ConfigError
+from cgstate.backends.base import CaptureErrorMode
 from cgstate.backends.sim import kernels
 from cgstate.lifecycle.tables import MACHINES
 from cgstate.lifecycle.world import World
+from cgstate.runtime.domain import Isolation
 from cgstate.runtime.memory.scope import _Before as Before
 from cgstate.runtime.stats import Fallback
 from cgstate.spec.compiled import System
@@ -30,7 +32,7 @@ from cgstate.testing.stateful.errors import Violated
 from cgstate.testing.stateful.failing import WalkFailed, parse_token, played, token
 from cgstate.testing.stateful.fuzzing import fuzz
 from cgstate.testing.stateful.machine import LifecycleMachine
-from cgstate.testing.stateful.play import Play
+from cgstate.testing.stateful.play import HAND, Play
 from cgstate.testing.stateful.setup import CHOICES, Setup
 from cgstate.testing.stateful.step import Step
 from cgstate.testing.stateful.steps import (
@@ -38,15 +40,18 @@ from cgstate.testing.stateful.steps import (
     KINDS,
     Begin,
     Break,
+    BreakRoutine,
     Call,
     Capture,
     CaptureAll,
     Close,
     ClosedDoor,
     Commit,
+    DeclareInside,
     Disagree,
     Evict,
     ForgetFailures,
+    GiveBack,
     GiveUp,
     How,
     Meanwhile,
@@ -56,7 +61,9 @@ from cgstate.testing.stateful.steps import (
     ProfileMemory,
     Release,
     Replay,
+    ReplayLeased,
     Suspend,
+    Take,
 )
 from cgstate.testing.stateful.steps.device import LASTING
 from cgstate.testing.stateful.subject import Subject, difference, values
@@ -340,6 +347,109 @@ def test_an_eager_break_runs_once_a_replay() -> None:
     run.handmade[GRAPH].breaks = Counter()
     with pytest.raises(Violated, match="ran 0 times in one replay"):
         run.take(Replay(GRAPH))
+
+
+# -- inside of others -----------------------------------------------------------------------------------------------------
+
+
+def planted(story: str) -> bugs.Planted:
+    return next(each for each in bugs.PLANTED if each.story == story)
+
+
+class Flat(Bed):
+    """Nothing is inside of anything."""
+
+    can = replace(Bed.can, nested=False)
+
+
+INSIDE = (
+    "in an eager break nothing is answered by its graph",
+    "who is declared inside another is kept apart from it",
+    "what is live across a break may be overwritten there",
+)
+
+
+@pytest.mark.parametrize("story", INSIDE)
+def test_what_is_wrong_inside_of_others_is_found_by_nothing_else(story: str) -> None:
+    assert bugs.examples_until_found(planted(story), seed=0, most=100)
+    assert not bugs.examples_until_found(planted(story), seed=0, most=100, bed=Flat)
+
+
+NESTED = Setup(isolation=Isolation.per_component, nested=True)
+
+
+def test_a_component_is_answered_by_its_graph_in_the_break_of_another() -> None:
+    steps = (Prepare(), CaptureAll(), Call("out"))
+    run = play(*steps, setup=NESTED)
+    assert run.books.components["net"].live_hits == 1
+    for step in (Replay("out[1]"), GiveBack(), Take("out[1]"), ReplayLeased()):
+        run.take(step)
+    assert run.books.components["net"].live_hits == 3
+    run.finish()
+    with planted(INSIDE[0]).planting(), pytest.raises(Violated, match="net should be answered once by its graph in the break"):
+        play(*steps, setup=NESTED)
+
+
+@pytest.mark.parametrize("last", [Replay("out[1]"), ReplayLeased()], ids=lambda step: type(step).__name__)
+def test_who_is_not_answered_by_its_graph_in_a_replay_by_hand_is_found_as_well(last: Step) -> None:
+    run = play(Prepare(), CaptureAll(), Take("out[1]"), setup=NESTED)
+    with planted(INSIDE[0]).planting(), pytest.raises(Violated, match="net should be answered once by its graph in the break"):
+        run.take(last)
+
+
+def test_who_is_inside_stands_and_falls_with_the_other() -> None:
+    run = play(Prepare(), CaptureAll(), Evict("out"), setup=NESTED)
+    assert {note.state for note in run.model.entries.values()} == {"EVICTED"}
+    assert run.model.entries.keys() == {"net[1]", "net[2]", "out[1]"}
+    run.finish()
+    with planted(INSIDE[1]).planting(), pytest.raises(Violated, match="net is inside out, and they are kept apart: "):
+        play(Prepare(), CaptureAll(), setup=NESTED)
+
+
+def test_what_would_be_overwritten_in_a_break_is_not_captured() -> None:
+    setup = Setup(mode=CaptureMode.PRECAPTURE, extra=0)
+    steps = (*BY_HAND, Capture(), DeclareInside(), ClosedDoor(Capture(1, how=How.segments)))
+    play(*steps, Capture(1, Meanwhile.fail, How.segments), GiveUp(), setup=setup).finish()
+    with planted(INSIDE[2]).planting(), pytest.raises(Violated, match="was not refused"):
+        play(*steps, setup=setup)
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_nothing_is_declared_inside_of_what_has_something_live_across_its_break(bound: bool) -> None:
+    steps = (*BY_HAND, Capture(how=How.segments), *([Commit()] if bound else []), ClosedDoor(DeclareInside()))
+    run = play(*steps)
+    after: tuple[Step, ...] = (Evict(HAND), DeclareInside(), DeclareInside())
+    for step in after if bound else (Commit(), *after):
+        run.take(step)
+    run.finish()
+    with planted(INSIDE[2]).planting(), pytest.raises(Violated, match="was not refused"):
+        play(*steps)
+
+
+def test_nothing_is_inside_of_what_has_a_pool_for_each_entry() -> None:
+    assert not Setup(isolation=Isolation.per_entry, nested=True).valid().nested
+    assert not NESTED.within(Flat.can).nested
+    assert NESTED.valid() == NESTED.within(Bed.can) == NESTED
+    apart = play(*BY_HAND, Capture(), setup=Setup(isolation=Isolation.per_entry))
+    assert not list(DeclareInside.candidates(apart))
+
+
+def test_what_only_misses_capture_is_no_part_of_the_transaction_of_the_others() -> None:
+    setup = replace(NESTED, mode=CaptureMode.PURE_LAZY, admit_after=2, concurrent=False, watched=False, seed=330)
+    run = play(Prepare(), CaptureAll(), Evict("net", "net[1]"), setup=setup)
+    calls = (Call("out"), Call("out", 2, stream=1), Evict("net"), Call("out", 4, thread=2), Call("out", 4, stream=1), GiveBack())
+    for step in (*calls, CaptureAll()):
+        run.take(step)
+    run.finish()
+
+
+def test_a_close_that_could_not_wait_may_keep_bytes() -> None:
+    setup = Setup(concurrent=False, error_mode=CaptureErrorMode.global_, faulty=True, seed=11944)
+    run = play(Prepare(), BreakRoutine("capture_context", nth=2), CaptureAll(), CaptureAll(), setup=setup)
+    for step in (Break("event_synchronize"), Close()):
+        run.take(step)
+    assert run.world.manager.state == "CLOSED"
+    run.finish()
 
 
 # -- its parts ------------------------------------------------------------------------------------------------------------

@@ -172,6 +172,6 @@ def test_the_model_in_torch_is_played_with_on_the_recorder() -> None:
         def wait(cls) -> None:
             cls.shared().sim.synchronize()
 
-    report = fuzz(Recorded, seed=3, examples=1, steps=30)
+    report = fuzz(Recorded, seed=3, examples=6, steps=30)
     assert report.holds, [failed.why for failed in report.failures]
     assert report.tally["replays"]

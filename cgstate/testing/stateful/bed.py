@@ -32,6 +32,7 @@ class Capabilities:
         segments: What is captured by hand may be recorded in segments, with an eager break between them.
         pins: It may have tensors pinned: the first argument of the first component's first sample is one.
         foreign: Components may be put into a pool of the host engine's.
+        nested: Components may be declared inside others: those of the default model, and what is captured by hand.
         dependencies: `Bed.take_away` and `Bed.bring_back` do what they say for every dependency that a component names; one at
             least does.
     """
@@ -45,6 +46,7 @@ class Capabilities:
     segments: bool = True
     pins: bool = True
     foreign: bool = True
+    nested: bool = True
     dependencies: bool = False
 
 

@@ -60,6 +60,7 @@ class Model:
         served: Whether the open transaction began while the manager was serving.
         entries: By name.
         needs: By component, the dependencies it has.
+        inside: By component, the one in whose eager breaks its graphs replay: they stand and fall with the graphs of that one.
         suspended: Dependencies that are not there now.
         moved: Entries for which a pinned tensor does not lie where it was captured.
         concurrent: Whether one entry may be leased twice, by component.
@@ -72,6 +73,7 @@ class Model:
         self.served = False
         self.entries: dict[str, Note] = {}
         self.needs: dict[str, frozenset[str]] = {}
+        self.inside: dict[str, str] = {}
         self.concurrent: dict[str, bool] = {}
         self.suspended: set[str] = set()
         self.moved: set[str] = set()
@@ -212,6 +214,9 @@ class Model:
                 yield f"{name} is marked (retiring, failed) {view.retiring, view.failed}, not {note.retiring, note.failed}"
             elif view.state is not note.state:
                 note.state = view.state
+        for inner, outer in self.inside.items():
+            if len(apart := self.domains(inner) | self.domains(outer)) > 1:
+                yield f"{inner} is inside {outer}, and they are kept apart: {', '.join(sorted(apart))}"
         for component in world.components:
             if component.resident != self.resident(component.name):
                 yield f"{component.name} is {'' if component.resident else 'not '}resident, and should be otherwise"

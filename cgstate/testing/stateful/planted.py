@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from cgstate.backends.undo import UndoLog
 from cgstate.lifecycle.states import ManagerState
-from cgstate.runtime import dependency, ending, leasing, manager, memory, residency
+from cgstate.runtime import dependency, ending, leasing, manager, memory, residency, sharing
 from cgstate.runtime.books import Books
 from cgstate.runtime.domain import Domain
 from cgstate.runtime.failure import NegativeCache
@@ -183,6 +183,18 @@ def _epochs_are_not_noted() -> Patch:
     return _both(patch.object(manager, "invalidate", invalidate), patch.object(residency, "invalidate", invalidate))
 
 
+def _breaks_let_nobody_in() -> Patch:
+    return patch.object(Turn, "lets_in", lambda *_: False)
+
+
+def _who_is_inside_is_forgotten() -> Patch:
+    return patch.object(sharing, "join_components", lambda *_: None)
+
+
+def _live_memory_is_shared() -> Patch:
+    return patch.object(sharing, "_check", lambda *_: None)
+
+
 @contextmanager
 def _both(one: Any, other: Any) -> Iterator[None]:
     with one, other:
@@ -201,11 +213,14 @@ PLANTED = (
     Planted("K06", "baked address", "only one domain is retired when memory moves", _epochs_are_not_noted),
     Planted("K07", "residency", "memory that is suspended is used", _suspended_memory_is_used),
     Planted("K08", "output alias", "lent outputs never expire", _outputs_never_expire),
+    Planted("K08", "output alias", "what is live across a break may be overwritten there", _live_memory_is_shared),
     Planted("K09", "stream order", "replays on two streams do not wait for each other", _streams_do_not_wait),
     Planted("K10", "threads", "memory is suspended while another thread holds a lease on it", suspend_does_not_wait),
     Planted("K11", "finaliser", "what is retired is destroyed while a capture is open", destroys_in_captures),
     Planted("K12", "in capture", "a graph may be replayed inside of a capture", _replays_in_captures),
     Planted("K13", "dispatch", "graphs that were evicted are still offered to calls", _evicted_graphs_are_offered),
+    Planted("K13", "dispatch", "in an eager break nothing is answered by its graph", _breaks_let_nobody_in),
+    Planted("K13", "dispatch", "who is declared inside another is kept apart from it", _who_is_inside_is_forgotten),
     Planted("K15", "teardown", "close gives nothing back", _close_returns_nothing),
     Planted("K16", "unbounded", "every failure is remembered", _failures_are_never_forgotten),
     Planted("K16", "unbounded", "every missed key is counted by itself", _every_miss_is_kept),

@@ -203,6 +203,8 @@ class Play:
         for subject in self.subjects.values():
             self.model.needs[subject.name] = frozenset(subject.component.dependencies)
             self.model.concurrent[subject.name] = subject.component.concurrent_leases
+            if subject.component.inside is not None:
+                self.model.inside[subject.name] = subject.component.inside
         self.world = self.look()
 
     # -- looking ------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class Setup:
         concurrent: Whether one graph may be leased twice at once.
         error_mode: How far a capture forbids what other threads do.
         ranks: Components run collectives, and other ranks have to agree to their captures.
+        nested: One component is declared inside another, whose graphs call it in an eager break.
         watched: The manager has an observer and audits itself; else its hot path takes the short way, and only its books are seen.
         faulty: Faults may be injected.
         seed: Of the device's schedule, where the device has one that can be chosen.
@@ -40,6 +41,7 @@ class Setup:
     concurrent: bool = True
     error_mode: CaptureErrorMode = CaptureErrorMode.thread_local
     ranks: bool = False
+    nested: bool = False
     watched: bool = True
     faulty: bool = False
     seed: int = 0
@@ -58,12 +60,14 @@ class Setup:
         return cls(**{name: random.choice(values) for name, values in CHOICES.items()}, seed=random.randrange(1 << 16)).valid()
 
     def valid(self) -> Setup:
-        """The same, without what its mode has no use for."""
-        return self if self.mode.allows_lazy else replace(self, extra=0, admit_after=1)
+        """The same, without what its mode has no use for, and with nothing inside of what has a pool for each entry."""
+        shared = self if self.isolation is not Isolation.per_entry else replace(self, nested=False)
+        return shared if self.mode.allows_lazy else replace(shared, extra=0, admit_after=1)
 
     def within(self, can: Capabilities) -> Setup:
         """The same, without what a bed cannot do."""
-        return self if can.foreign or self.isolation is not Isolation.foreign else replace(self, isolation=Isolation.shared)
+        own = self if can.foreign or self.isolation is not Isolation.foreign else replace(self, isolation=Isolation.shared)
+        return own if can.nested else replace(own, nested=False)
 
 
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -76,6 +80,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "ranks": (False, False, True),
     "watched": (True, True, False),
     "faulty": (False, True),
+    "nested": (False, False, True),
 }
 """What may be drawn, by attribute; the first is the simplest."""
 

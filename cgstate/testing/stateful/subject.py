@@ -23,6 +23,8 @@ class Subject:
         component: Fresh: no manager has it.
         samples: Arguments to call it with, again and again; a call may not change them. Give some that no graph serves, too.
         config: Its part of the manager's configuration.
+        calls: Components that its graphs call in their eager breaks, each once a replay, with what a graph of the same descriptor
+            serves there.
         pure: Whether the eager answer depends on the arguments and the declared dependencies alone: then it is asked for once.
 
     Raises:
@@ -32,6 +34,7 @@ class Subject:
     component: AnyComponent
     samples: Sequence[tuple[Any, ...]]
     config: Mapping[str, object] = field(default_factory=dict)
+    calls: Sequence[str] = ()
     pure: bool = True
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from cgstate.testing.stateful.steps.memory import (
     SetBudget,
     Suspend,
 )
+from cgstate.testing.stateful.steps.nesting import DeclareInside
 from cgstate.testing.stateful.steps.profiling import ProfileByHand, ProfileMemory
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "ClosedDoor",
     "Collect",
     "Commit",
+    "DeclareInside",
     "Disagree",
     "Drop",
     "DropManager",
@@ -70,7 +72,7 @@ __all__ = [
 ]
 
 GROUPS: dict[str, tuple[type[Step], ...]] = {
-    "capture": (Prepare, CaptureAll, ProfileMemory, ProfileByHand, Begin, Capture, Commit, GiveUp),
+    "capture": (Prepare, CaptureAll, ProfileMemory, ProfileByHand, Begin, Capture, DeclareInside, Commit, GiveUp),
     "call": (Call,),
     "lease": (Replay, Take, ReplayLeased, Read, GiveBack, Drop),
     "memory": (Evict, Invalidate, Suspend, Resume, Mutate, MovePinned, Reclaim, SetBudget, ForgetFailures),
@@ -96,6 +98,7 @@ REFUSABLE: tuple[type[Step], ...] = (
     Invalidate,
     Begin,
     Capture,
+    DeclareInside,
     ProfileMemory,
     ProfileByHand,
     Replay,

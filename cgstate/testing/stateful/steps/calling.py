@@ -14,7 +14,9 @@ from cgstate.runtime.domain import LIVE
 from cgstate.runtime.leased import LeasedOutput
 from cgstate.runtime.record import ComponentRecord
 from cgstate.runtime.stats import Fallback
+from cgstate.testing.stateful.counting import counted, counts
 from cgstate.testing.stateful.errors import Violated
+from cgstate.testing.stateful.nesting import Nesting
 from cgstate.testing.stateful.play import MOST_HELD, Held, Play
 from cgstate.testing.stateful.step import TRIES, Event, Step
 from cgstate.testing.stateful.subject import Subject, difference, values
@@ -144,19 +146,21 @@ class Call(Step):
             raise Violated("it was answered by a device that is lost")
         foreseen = self.forecast(play)
         right = None if foreseen.refusal is not None else play.eager(subject, self.sample)
-        before = _counts(play, self.component)
+        before, nesting = counts(play, self.component), Nesting(play, foreseen.graph)
         with play.sync.as_thread(self.thread), play.on(self.stream):
             answer = subject.component(*subject.samples[self.sample])
             lent = answer if isinstance(answer, LeasedOutput) else None
             with play.calm():
                 found = values(answer if lent is None else lent.value)
                 play.look_back()
-        hits, reasons = _difference(before, _counts(play, self.component))
+        hits, reasons = counted(before, counts(play, self.component))
         if not foreseen.certain:
             play.accept_victims()
             play.accept_failure(foreseen.graph)
         by_graph = hits == 1
         self._judge(play, subject, foreseen, hits, reasons)
+        if by_graph:
+            nesting.judge()
         apart = difference(found, right)
         play.tally["compared"] += 1
         reason = next(iter(reasons), None)
@@ -302,17 +306,3 @@ def _eager(reason: Fallback) -> Forecast:
 
 def _words(reasons: Iterable[Fallback]) -> str:
     return " or ".join(sorted(reasons))
-
-
-def _counts(play: Play, component: str) -> tuple[int, dict[Fallback, int]]:
-    record = play.books.components.get(component)
-    if record is None:
-        return 0, {}
-    return record.counters.retired_hits + record.live_hits, dict(record.counters.fallbacks)
-
-
-def _difference(
-    before: tuple[int, Mapping[Fallback, int]], after: tuple[int, Mapping[Fallback, int]]
-) -> tuple[int, dict[Fallback, int]]:
-    reasons = {reason: count - before[1].get(reason, 0) for reason, count in after[1].items()}
-    return after[0] - before[0], {reason: count for reason, count in reasons.items() if count}

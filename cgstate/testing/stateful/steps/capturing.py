@@ -102,9 +102,12 @@ class CaptureAll(Step):
         return not 0 < play.ranks.disagree <= 2 * len(_missing(play))  # asked before each capture, and again before binding
 
     def concerns(self, play: Play) -> frozenset[str]:
-        """Everything that is declared."""
+        """Everything that is declared, but for what only misses capture."""
         return frozenset(
-            f"{name}[{descriptor!r}]" for name, record in play.books.components.items() for descriptor in record.startup_order
+            f"{name}[{descriptor!r}]"
+            for name, record in play.books.components.items()
+            if not record.pure_lazy
+            for descriptor in record.startup_order
         )
 
     def run(self, play: Play) -> None:
@@ -276,7 +279,7 @@ class Capture(Step):
         return f"{HAND}[{play.hand_descriptors[self.number]!r}]"
 
     def legal(self, play: Play) -> bool | None:
-        """Of an entry that is not in use, while all captures of the transaction went well."""
+        """Of an entry that is not in use, while all captures of the transaction went well; nothing live may be overwritten."""
         note = play.model.entries.get(self.name(play))
         if play.spoiled or play.model.manager is not ManagerState.CAPTURING:
             return False
@@ -286,7 +289,8 @@ class Capture(Step):
             return False
         if play.model.budget or play.model.suspect:
             return None
-        return True
+        leaves_live = self.how is How.segments and self.meanwhile not in FAILING
+        return not (leaves_live and HAND in play.model.inside.values())
 
     def run(self, play: Play) -> None:
         """Capture, and let the rest happen in the body."""

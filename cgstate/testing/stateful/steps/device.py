@@ -126,6 +126,7 @@ class Break(Step):
 RETURNING = frozenset(
     {
         "clear_workspaces",
+        "event_synchronize",
         "flush",
         "graph_destroy",
         "has_foreign_graphs",
@@ -137,7 +138,7 @@ RETURNING = frozenset(
         "undo: stop routing",
     }
 )
-"""Calls that give something back: nobody can, where these fail."""
+"""Calls that give something back, or that this waits in: nobody can, where these fail."""
 
 
 @cache

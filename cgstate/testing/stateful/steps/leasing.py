@@ -10,6 +10,7 @@ from typing import ClassVar
 from cgstate.errors import OutputExpired
 from cgstate.lifecycle.states import ComponentEvent, EntryEvent, EntryState, ManagerState
 from cgstate.testing.stateful.errors import Violated
+from cgstate.testing.stateful.nesting import Nesting
 from cgstate.testing.stateful.play import MOST_HELD, Held, Play
 from cgstate.testing.stateful.step import Event, Step
 from cgstate.testing.stateful.subject import difference, values
@@ -82,7 +83,7 @@ class Replay(Step):
 
     def run(self, play: Play) -> None:
         """Write the inputs, replay, and compare the output if it can be told what it must be."""
-        entry, made = play.entry(self.entry), play.handmade.get(self.entry)
+        entry, made, nesting = play.entry(self.entry), play.handmade.get(self.entry), Nesting(play, self.entry)
         with play.sync.as_thread(self.thread):
             if made is None or not play.model.replays(self.entry):
                 entry.replay()
@@ -102,6 +103,7 @@ class Replay(Step):
                 play.tally["compared"] += 1
                 if not apart <= subject.tolerance:
                     raise Violated(f"{self.entry} differs from eager by {apart}")
+        nesting.judge()
         play.replayed(self.entry)
 
 
@@ -139,6 +141,7 @@ class ReplayLeased(_OfHeld):
         """Replay."""
         held = self.held(play)
         assert held.lease is not None
+        nesting = Nesting(play, held.name)
         with play.sync.as_thread(held.thread):
             try:
                 held.lease.replay()
@@ -146,6 +149,7 @@ class ReplayLeased(_OfHeld):
                 if not held.lease.thread:
                     play.held.remove(held)
                 raise
+        nesting.judge()
         play.replayed(held.name, held)
         held.latest = True
 
