@@ -140,7 +140,7 @@ class Home(Domain):
     Attributes:
         guest: The domain that captures on the stream; None while nobody does.
         kept: Whether it is to be used again.
-        known: Bytes of workspaces when the pool was last measured.
+        known: Bytes of workspaces when the pool was last measured; -1 before.
     """
 
     __slots__ = ("guest", "kept", "known")
@@ -149,7 +149,7 @@ class Home(Domain):
         super().__init__(object(), name, PoolKind.shared)
         self.guest: Domain | None = None
         self.kept = True
-        self.known = 0
+        self.known = -1
 
     @property
     def live(self) -> int:

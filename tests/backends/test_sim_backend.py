@@ -203,3 +203,23 @@ def test_asking_whether_the_device_is_lost_does_not_break_a_capture(backend: Sim
 )
 def test_errors_are_told_apart(backend: SimBackend, error: BaseException, kind: FailureKind | None) -> None:
     assert backend.failure_kind(error) is kind
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_a_replay_in_flight_comes_out_right_though_its_workspace_is_cleared(backend: SimBackend, before: int) -> None:
+    dev = backend.sim
+    x, weight = dev.rand(4, 4), dev.rand(4, 4)
+    right = kernels.matmul(x, weight).tolist()
+    pool, stream = backend.new_pool(), backend.new_stream(exclusive=True)
+    backend.prime_workspaces(pool, stream)
+    dev.synchronize()
+    graph, output = captured(dev, lambda: kernels.matmul(x, weight), stream, pool.id)
+    dev.synchronize()
+    with backend.on_stream(stream):
+        for _ in range(before):  # what is freed on a stream is poisoned in its order
+            kernels.scale(x, 2.0)
+    with backend.on_stream(backend.new_stream(exclusive=True)):
+        graph.replay()
+        assert backend.clear_workspaces()
+    dev.synchronize()
+    assert output.tolist() == right

@@ -126,6 +126,21 @@ def test_one_manager_after_the_other_uses_the_same(model: Model, engine: Engine,
     assert model.backend.footprint().pools == {}
 
 
+def test_one_that_somebody_has_cleared_is_charged_for_all_that_it_holds(model: Model, engine: Engine) -> None:
+    manager = serving(model)
+    gate = manager._books.gate
+    manager.close()
+    assert len(gate.spares) == len(SIZES)
+    model.backend.clear_workspaces()
+    later = model.manager()
+    later.prepare([model.component("net", SIZES)])
+    model.backend.faults.inject("prime_workspaces")
+    with pytest.raises(cgstate.CaptureFailed, match="InjectedFault"):
+        later.capture_and_bind()
+    assert later.memory().total == model.dev.config.workspace_bytes
+    later.close()
+
+
 def test_what_the_last_manager_leaves_goes_with_the_gate(model: Model, engine: Engine) -> None:
     serving(model).close()
     engine.shut_down()

@@ -141,7 +141,12 @@ class SimBackend:
 
     @faulted("clear_workspaces")
     def clear_workspaces(self) -> bool:
-        """As `base.Backend.clear_workspaces`."""
+        """As `base.Backend.clear_workspaces`.
+
+        A real allocator writes nothing into what is freed, so replays in flight that have a workspace baked in come out right. Here
+        it is poisoned, and so they are waited for.
+        """
+        self.sim.settle()
         self.sim.library.clear()
         return True
 
