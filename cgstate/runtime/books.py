@@ -203,6 +203,16 @@ class Books(ManagerSteps):
         if self.owner_thread and thread != self.owner_thread:
             raise WrongThread(f"{self.name} belongs to thread {self.owner_thread}; thread {thread} called it")
 
+    def check_caller(self) -> None:
+        """Refuse who must not call now.
+
+        Raises:
+            WrongThread: as `check_thread`.
+            Reentered: a signal handler or a finalizer has broken in on cgstate in this thread.
+        """
+        self.check_thread(self.thread_id())
+        self.gate.refuse_reentry()
+
     def check_open(self, event: str) -> None:
         """Refuse what a closed or poisoned manager cannot do.
 
@@ -224,10 +234,9 @@ class Books(ManagerSteps):
             WrongThread: see `check_thread`.
             Reentered: it is called from inside of another operation of this thread.
         """
+        self.check_caller()
         thread = self.thread_id()
-        self.check_thread(thread)
         gate = self.gate
-        gate.refuse_reentry()
         mine = False
         try:
             with gate.lock:
@@ -351,24 +360,22 @@ class Books(ManagerSteps):
                 yield pool.domain
 
     def leave_homes(self) -> list[Pool]:
-        """Give up those that nobody uses, and say which pools retired with them; the lock is held."""
-        left = []
-        for home in [home for home in self.homes() if home.guest is None]:
-            home.kept = False
-            assert home.pool is not None
-            self.retire_pool(home.pool)
-            left.append(home.pool)
-        return left
+        """Give up those that nobody uses, and say which pools have retired so; the lock is held."""
+        mine = [pool for pool in self.pools if isinstance(pool.domain, Home) and pool.domain.guest is None]
+        for pool in mine:
+            if isinstance(pool.domain, Home):
+                pool.domain.kept = False
+            self.retire_pool(pool)
+        return mine
 
     def hand_on(self, pools: Sequence[Pool]) -> None:
         """Leave homes that cannot be given back to the device's next manager; the lock is held."""
+        spares = [*self.gate.spares, *(Spare(pool.handle, pool.domain.stream) for pool in pools if pool.domain.stream is not None)]
+        rest = [pool for pool in self.pools if pool not in pools]
+        self.gate.hand_on(spares)
+        self.pools = rest  # nothing is called in between: an interrupt finds them in one place
         for pool in pools:
-            stream = pool.domain.stream
-            if stream is not None:
-                self.gate.spares.append(Spare(pool.handle, stream))
-                pool.domain.stream = None
-                self.pools.remove(pool)
-                pool.reclaimed()
+            pool.reclaimed()
 
     def drop_domain(self, domain: Domain) -> None:
         """Forget a domain without entries; the lock is held."""

@@ -115,7 +115,7 @@ class Domain:
         if self.stream is None:
             if self.kind is not PoolKind.foreign and books.reclaimer.guests():
                 home = next((home for home in books.homes() if home.guest is None), None) or Home.open(books)
-                home.guest, self.home, self.stream = self, home, home.stream
+                home.guest, self.home, self.stream = self.pool, home, home.stream
             else:
                 self.stream = idle_stream(books)
         assert self.stream is not None
@@ -125,9 +125,7 @@ class Domain:
         """Use it no more: unless it has a home, its library workspace may be anybody's until the next clear; the lock is held."""
         stream, home = self.stream, self.home
         self.stream = self.home = None
-        if home is not None:
-            home.guest = None
-        elif stream is not None:
+        if home is None and stream is not None:
             books.spent_streams.append(stream)
 
 
@@ -147,7 +145,7 @@ class Home(Domain):
 
     def __init__(self, name: str) -> None:
         super().__init__(object(), name, PoolKind.shared)
-        self.guest: Domain | None = None
+        self.guest: Pool | None = None
         self.kept = True
         self.known = -1
 
@@ -162,12 +160,15 @@ class Home(Domain):
         taken = {pool.domain.name for pool in books.pools}
         home = cls(next(name for name in map("workspaces {}".format, count(1)) if name not in taken))
         gate = books.gate
-        handle, home.stream = gate.spares.pop() if gate.spares else Spare(books.backend.new_pool(), idle_stream(books))
-        home.pool = Pool(home.name, home.kind, handle, home)
+        spare = gate.spares[-1] if gate.spares else Spare(books.backend.new_pool(), idle_stream(books))
+        home.stream = spare.stream
+        home.pool = Pool(home.name, home.kind, spare.handle, home)
         home.pool.observer = books.observer
-        books.pools.append(home.pool)
         home.measure()
         books.budget.forget()  # what graphs took with a workspace each is too much from now on
+        pools = [*books.pools, home.pool]
+        gate.hand_on(gate.spares[:-1])
+        books.pools = pools  # nothing is called in between: an interrupt finds it in one place
         return home
 
     def measure(self) -> None:

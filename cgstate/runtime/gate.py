@@ -95,10 +95,13 @@ class CaptureGate:
         self.spares: list[Spare] = []
         self.leftovers: dict[Hashable, MemoryPool] = {}
 
-    def let_go(self) -> None:
-        """Give the lock up if this thread has it: what raised may have come before it was taken, or after it was given back."""
-        if self.held():
-            self.lock.release()
+    def hand_on(self, spares: list[Spare]) -> None:
+        """Have these for the device's next manager, and stay there for it; the lock is held."""
+        if spares:
+            _kept[self.device] = self
+        else:
+            _kept.pop(self.device, None)
+        self.spares = spares  # last: behind it nothing is called
 
     def refuse_reentry(self) -> None:
         """Refuse what calls from inside of a section that this thread has the lock for; the lock is not asked for.
@@ -127,11 +130,15 @@ class CaptureGate:
             last = self.awaited[last]
         if last == thread:
             return False
+        before = self.awaited.get(thread)  # a signal handler may call, and wait, while its thread waits
         self.awaited[thread] = owner
         try:
             self.wait()
         finally:
-            del self.awaited[thread]
+            if before is None:
+                self.awaited.pop(thread, None)
+            else:
+                self.awaited[thread] = before
         return True
 
     def notify(self) -> None:
@@ -188,6 +195,8 @@ class CaptureGate:
             del self.calls[thread]
 
 
+_kept: dict[str, CaptureGate] = {}
+"""Gates that have something for the next manager, though none may be there now."""
 _registry: WeakValueDictionary[str, CaptureGate] = WeakValueDictionary()
 _registry_lock = threading.Lock()  # guards the process-wide map itself, which exists before any Sync is known
 

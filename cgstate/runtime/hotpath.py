@@ -11,8 +11,9 @@ all of it holds. Who changes any of it breaks the seal, under the same lock: the
 disturbs the turn (`Turn`), and what moves or takes away memory (`ComponentRecord`).
 
 The lock is taken by its bound `acquire`, which costs half of what ``with`` does, and inside the ``try``: a signal may be handled as
-soon as it returns. Who ends up in ``except`` therefore asks the lock whether it is held (`CaptureGate.let_go`). As the thread may take
-it again, a signal handler that breaks in and calls is refused (`CaptureGate.refuse_reentry`), and nothing is sealed in such a call.
+soon as it returns. Who ends up in ``except`` therefore gives it back in any case, by one call, which the lock refuses to who does not have it.
+As the thread may take it again, a signal handler that breaks in and calls is refused (`CaptureGate.refuse_reentry`), and nothing is
+sealed in such a call.
 
 `replay`, `begin_lease`, `end_lease` and `call` are methods of `Entry`, `Lease`, `Component` and `LeasedComponent`. No allocation
 that can be avoided, no formatting, no logging here.
@@ -60,7 +61,10 @@ def replay(self: Entry) -> None:
                 return
             self.release_lock()
         except BaseException:
-            self.gate.let_go()
+            try:
+                self.release_lock()
+            except RuntimeError:  # it is not held
+                pass
             raise
         if replay_and_seal(self):
             return
@@ -156,10 +160,14 @@ def begin_lease(self: Lease) -> Lease:
         books.held_leases.add(self)
         entry.release_lock()
     except BaseException:
-        gate.let_go()
-        if self.thread:  # an interrupt: whoever asked for the lease does not get it
-            with gate.lock:
-                self.end()
+        try:
+            entry.release_lock()
+        except RuntimeError:  # it is not held
+            pass
+        finally:
+            if self.thread:  # an interrupt: whoever asked for the lease does not get it
+                with gate.lock:
+                    self.end()
         raise
     return self
 
@@ -222,6 +230,10 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
     entry = self.entry
     books = entry.manager
     gate = entry.gate
+    if gate.held():  # called from inside of a section, by a handler perhaps: whoever comes next ends the lease
+        gate.dropped.append(self.end)
+        books.unsettled = True
+        return
     try:
         entry.acquire_lock()
         if self.thread:
@@ -252,9 +264,13 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
                 self.end()
         entry.release_lock()
     except BaseException:
-        gate.let_go()
-        with gate.lock:
-            self.end()  # what is left of it, if an interrupt came in between
+        try:
+            entry.release_lock()
+        except RuntimeError:  # it is not held
+            pass
+        finally:
+            with gate.lock:
+                self.end()  # what is left of it, if an interrupt came in between
         raise
     if books.unsettled:
         books.settle()
@@ -376,15 +392,19 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             books.clock = entry.last_used = books.clock + 1
         self.release_lock()
     except BaseException as error:
-        gate.let_go()
-        if launching is not None:
-            try:
-                self.failed(entry, error, launching=launching)
-            except Exception:
-                raise
-            except BaseException:  # an interrupt came before its end
-                self.failed(entry, error, launching=launching)
-                raise
+        try:
+            self.release_lock()
+        except RuntimeError:  # it is not held
+            pass
+        finally:
+            if launching is not None:
+                try:
+                    self.failed(entry, error, launching=launching)
+                except Exception:
+                    raise
+                except BaseException:  # an interrupt came before its end
+                    self.failed(entry, error, launching=launching)
+                    raise
         raise
     if books.unsettled:
         books.settle()

@@ -83,6 +83,7 @@ class LeasedOutput(Generic[R]):
             return self.value
         backend = entry.manager.backend
         thread = entry.manager.thread_id()
+        entry.gate.refuse_reentry()
         taken = False
         try:
             with entry.gate.lock:

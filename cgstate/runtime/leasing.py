@@ -288,11 +288,24 @@ def _check_lease(entry: Entry) -> None:
 
 def launch_failed(entry: Entry, error: BaseException) -> None:
     """The launch of the hot path raised: make the lease visible that it was too short to show. The lock is held."""
-    entry.acquire(stream_capturing=False)
+    try:
+        _show_failure(entry, error)
+    except Exception:
+        raise
+    except BaseException:  # an interrupt came before its end
+        _show_failure(entry, error)
+        raise
+
+
+def _show_failure(entry: Entry, error: BaseException) -> None:
+    """What `launch_failed` does; goes on where an interrupt has broken it off."""
+    if entry.state is EntryState_BOUND:
+        entry.acquire(stream_capturing=False)
     component = entry.component
     if component.state is EntryState_BOUND:
         component.first_lease()
-    entry.replay_fail()
+    if entry.state is EntryState_REPLAYING:
+        entry.replay_fail()
     note_launch(entry, error)
     ended(entry)
 

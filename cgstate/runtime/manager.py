@@ -269,7 +269,7 @@ class GraphManager:
         check_descriptor(component_id, descriptor)
         names = checked_names(f"dependencies of {component_id}", dependencies)
         books = self._books
-        books.check_thread(books.thread_id())
+        books.check_caller()
         with books.gate.lock:
             books.check_open("entry")
             record = books.components.get(component_id)
@@ -312,7 +312,7 @@ class GraphManager:
             ConfigError: nobody declared it.
         """
         books = self._books
-        books.check_thread(books.thread_id())
+        books.check_caller()
         with books.gate.lock:
             return declared(books, (name,))[0].snapshot()
 
@@ -393,7 +393,7 @@ class GraphManager:
     def forget_failures(self, component_id: str | None = None) -> None:
         """Forget remembered failures and what graphs cost, of one component or of all: their descriptors may be tried again."""
         books = self._books
-        books.check_thread(books.thread_id())
+        books.check_caller()
         with books.gate.lock:
             books.check_open("forget_failures")
             if component_id is not None:
@@ -439,7 +439,7 @@ class GraphManager:
             flush: Also give pools and cached memory back to the device. Waits for it, and stalls other threads' launches (S3).
         """
         books = self._books
-        books.check_thread(books.thread_id())
+        books.check_caller()
         books.check_open("reclaim")
         if flush:
             books.refuse_in_capture("reclaim")
@@ -451,14 +451,14 @@ class GraphManager:
 
     def memory(self) -> MemoryReport:
         """What the manager holds now; reclaims first."""
-        self._books.check_thread(self._books.thread_id())
+        self._books.check_caller()
         self._books.settle()
         return memory.report(self._books)
 
     def stats(self) -> ManagerStats:
         """Counts since the manager was made."""
         books = self._books
-        books.check_thread(books.thread_id())
+        books.check_caller()
         with books.gate.lock:
             return ManagerStats(
                 components={name: record.counters.snapshot(record.live_hits) for name, record in books.components.items()},

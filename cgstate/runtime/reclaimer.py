@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from cgstate.backends.base import Event, Graph
 from cgstate.errors import describe
 from cgstate.lifecycle.states import EntryState, FailureKind, PoolKind, PoolState
+from cgstate.runtime.domain import Home
 from cgstate.runtime.pinned import NOTHING
 from cgstate.runtime.pool import Pool
 from cgstate.runtime.statics import Statics
@@ -212,8 +213,9 @@ class Reclaimer:
         books, gate = self.books, self.books.gate
         with gate.lock:
             while True:
-                work.pools = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
-                if not (always or work.pools or self._uncleared() or (books.closed() and any(books.homes()))):
+                retired = [pool for pool in books.pools if pool.state is PoolState.RETIRED and not pool.graphs]
+                work.pools = [pool for pool in retired if not isinstance(pool.domain, Home)]
+                if not (always or work.pools or self._uncleared() or self._idle_homes()):
                     return False
                 if gate.free and not gate.destroying:
                     break
@@ -224,6 +226,11 @@ class Reclaimer:
             gate.destroying += 1
             work.begun = True
         return True
+
+    def _idle_homes(self) -> bool:
+        """Whether homes of workspaces can go now: nobody uses them, and nothing keeps them; the lock is held."""
+        idle = any(isinstance(pool.domain, Home) and pool.domain.guest is None for pool in self.books.pools)
+        return idle and (self.books.closed() or not self.guests())
 
     def _uncleared(self) -> bool:
         """Whether a pool was dropped with a workspace in it, of a closed manager too; the lock is held."""
@@ -291,6 +298,9 @@ class Reclaimer:
                 continue
             with books.gate.lock:
                 domain = pool.domain
+                for home in books.homes():
+                    if home.guest is pool:
+                        home.guest = None
                 if domain.pool in (pool, None):  # None: an interrupt has kept it from going on
                     domain.pool = None
                     domain.leave_stream(books)
@@ -301,7 +311,8 @@ class Reclaimer:
         """End the homes that ended managers have handed on; what they held is cleared."""
         gate = self.books.gate
         with gate.lock:
-            spares, gate.spares = gate.spares, []
+            spares = gate.spares
+            gate.hand_on([])
         for spare in spares:
             try:
                 spare.handle.drop()

@@ -21,7 +21,11 @@ class Lock(Protocol):
         ...
 
     def release(self) -> None:
-        """Give it back."""
+        """Give it back.
+
+        Raises:
+            RuntimeError: the caller's thread does not have it.
+        """
         ...
 
     def __enter__(self) -> bool: ...

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+from random import Random
 from typing import Any
 
 import pytest
 
 import cgstate
-from cgstate.backends.sim import kernels
+from cgstate.backends.sim import Drawn, kernels
+from cgstate.runtime import gate as gate_module
 from cgstate.runtime.domain import Home
+from cgstate.runtime.reclaimer import Reclaimer
 from tests.runtime.helpers import Model
 from tests.runtime.test_foreign import Engine
 
@@ -141,13 +144,77 @@ def test_one_that_somebody_has_cleared_is_charged_for_all_that_it_holds(model: M
     later.close()
 
 
-def test_what_the_last_manager_leaves_goes_with_the_gate(model: Model, engine: Engine) -> None:
-    serving(model).close()
+def test_what_the_last_manager_leaves_waits_for_the_next(model: Model, engine: Engine) -> None:
+    """Nobody else could give it back: the workspaces cannot be cleared yet."""
+    reserved = set()
+    for _ in range(3):
+        serving(model).close()
+        gc.collect()
+        reserved.add(model.backend.footprint().reserved)
+    assert len(reserved) == 1
     engine.shut_down()
-    gc.collect()
-    model.backend.clear_workspaces()
-    model.backend.flush()
+    serving(model).close()
     assert model.backend.footprint().pools == {}
+    assert model.backend.device not in gate_module._kept
+
+
+def test_a_generation_that_still_runs_keeps_its_home(model: Model, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = serving(model, "shared")
+    (home,) = manager._books.homes()
+    old = home.guest
+    with monkeypatch.context() as patch:
+        patch.setattr(Reclaimer, "_passed", lambda reclaimer, retired: False)
+        manager.evict("net")
+        model.bind(manager, "other")
+        assert home.guest is old
+        assert len(list(manager._books.homes())) == 2
+    manager.reclaim(flush=True)
+    assert home.guest is None
+    manager.evict("other")
+    manager.capture_and_bind()
+    assert len(list(manager._books.homes())) == 2
+    manager.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_answers_in_flight_are_right_whatever_is_captured_meanwhile(seed: int) -> None:
+    model = Model(schedule=Drawn(Random(seed)))
+    Engine(model.dev).capture()
+    net = model.component("net", (4, 8), capture_mode=cgstate.CaptureMode.PRECAPTURE_LAZY, dependencies=("kv",))
+    manager = model.manager(isolation="shared", check=False)
+    manager.prepare([net], {"net": {"max_extra_graphs": 4}})
+    manager.capture_and_bind()
+    inputs = model.input(8, 3.0), model.input(8, -5.0)
+    right = [model.net(x).tolist() for x in inputs]
+    model.dev.synchronize()
+    answers = []
+    for x in inputs:
+        with model.dev.on_stream(model.dev.new_stream()):
+            answers.append(net(x))
+        manager.invalidate("kv")
+    model.dev.synchronize()
+    assert [answer.tolist() for answer in answers] == right
+    manager.close()
+
+
+def test_homes_that_nothing_needs_are_no_reason_to_refuse(model: Model, engine: Engine) -> None:
+    net = model.component("net", (4, 8), capture_mode=cgstate.CaptureMode.PURE_LAZY)
+    manager = model.manager(isolation="per_entry")
+    manager.prepare([net])
+    manager.capture_and_bind()
+    for size in (4, 8):
+        net(model.input(size))
+    manager.evict("net")
+    model.dev.synchronize()
+    manager.reclaim(flush=True)
+    engine.shut_down()
+    held = manager.memory().total
+    assert held == 2 * model.dev.config.workspace_bytes
+    manager.set_budget(held - 1)
+    for _ in range(3):
+        net(model.input(8))
+    assert net.available_descriptors == {8}
+    manager.close()
 
 
 def test_a_leased_graph_keeps_its_home_from_the_next_manager(model: Model, engine: Engine) -> None:
@@ -243,5 +310,5 @@ def test_a_component_inside_another_shares_its_home(model: Model, engine: Engine
         tx.capture(inner, lambda warmup: lambda: static.copy_(kernels.matmul(static, model.weight)))
     (home,) = manager._books.homes()
     assert isinstance(home, Home)
-    assert home.guest is outer.domain is inner.domain
+    assert home.guest is outer.domain.pool is inner.domain.pool
     manager.close()

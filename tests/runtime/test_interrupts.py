@@ -252,6 +252,23 @@ def test_captures_beside_graphs_of_others() -> None:
     sweep(Beside, again, every=2)
 
 
+def test_the_end_beside_graphs_of_others() -> None:
+    whole = Beside()
+    whole.manager.close()
+    left = len(whole.books.gate.spares)
+    assert left > 0
+
+    class Ends(Beside):
+        def goes_on(self) -> None:
+            self.manager.close()
+            spares = self.books.gate.spares
+            assert len({spare.handle.id for spare in spares}) == len(spares) == left
+            assert all(spare.handle.use_count() for spare in spares)
+            super().goes_on()
+
+    sweep(Ends, lambda bench: bench.manager.close())
+
+
 def test_the_last_clear() -> None:
     def make() -> Beside:
         bench = Beside()
@@ -318,9 +335,30 @@ def failing_call(bench: Bench) -> None:
     copy, caller.copy = caller.copy, broken
     try:
         with suppress(ValueError):
-            bench.call(4)
+            bench.call(3)  # which is padded: inputs of the very size are copied by another function
     finally:
         caller.copy = copy
+
+
+def failing_launch(bench: Bench) -> None:
+    low = bench.low()
+
+    def broken() -> None:
+        raise ValueError("not today")
+
+    launch, low.launch = low.launch, broken
+    try:
+        with suppress(ValueError):
+            low.replay()
+    finally:
+        if low.graph is not None:  # it was interrupted before it could fail
+            low.launch = launch
+
+
+def failing_lease(bench: Bench) -> None:
+    bench.manager.evict("low")
+    with suppress(cgstate.IllegalTransition), bench.low().lease():
+        pass
 
 
 ACTS: dict[str, Callable[[Bench], object]] = {
@@ -333,6 +371,8 @@ ACTS: dict[str, Callable[[Bench], object]] = {
     "a block is recorded": block,
     "a capture fails": failing_capture,
     "a call fails": failing_call,
+    "a launch fails": failing_launch,
+    "a lease is refused": failing_lease,
     "everything is released": lambda bench: bench.manager.release(),
     "everything is closed": lambda bench: bench.manager.close(),
 }

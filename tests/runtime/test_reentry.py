@@ -63,6 +63,11 @@ DOORS: dict[str, Callable[[Bench], object]] = {
     "eviction": lambda bench: bench.manager.evict("net"),
     "capture": lambda bench: bench.model.bind(bench.manager, "more"),
     "release": lambda bench: bench.manager.release(),
+    "an entry": lambda bench: bench.manager.entry("new", 1),
+    "memory": lambda bench: bench.manager.memory(),
+    "stats": lambda bench: bench.manager.stats(),
+    "reclaiming": lambda bench: bench.manager.reclaim(flush=True),
+    "forgetting": lambda bench: bench.manager.forget_failures(),
     "close": lambda bench: bench.manager.close(),
 }
 
@@ -85,6 +90,28 @@ def test_a_replay_under_a_lease_is_refused_too() -> None:
     with bench.lease, pytest.raises(cgstate.Reentered):
         bench.in_section(bench.lease.replay)
     assert not bench.manager._books.gate.held()
+
+
+def test_a_lease_that_ends_inside_is_ended_by_whoever_comes_next() -> None:
+    bench = Bench()
+    first, second = bench.other.lease(), bench.other.lease()
+    with first:
+        with second:
+            bench.in_section(lambda: first.__exit__(None, None, None))
+            assert bench.other.leases == 2
+            bench.manager.memory()
+            assert (bench.other.leases, bench.other.state) == (1, "REPLAYING")
+        assert bench.other.leases == 0
+    assert (bench.other.leases, bench.other.state) == (0, "BOUND")
+
+
+def test_a_copy_of_a_leased_output_is_refused() -> None:
+    model = Model()
+    net = model.leased("net", (4,))
+    manager = model.serving(net)
+    with net(model.input(4)) as output, manager._books.gate.lock, pytest.raises(cgstate.Reentered):
+        output.copy()
+    manager.close()
 
 
 def test_nothing_is_sealed_from_inside() -> None:

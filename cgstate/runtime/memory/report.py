@@ -250,8 +250,8 @@ def report(books: Books) -> MemoryReport:
                 users[entry.pool].append(entry)
         pools = {pool: _pool(pool, users[pool]) for pool in books.pools if pool.kind is not PoolKind.foreign}
         for home in books.homes():
-            if home.pool is not None and home.guest is not None and home.guest.pool is not None:
-                pools[home.pool] = _pool(home.pool, users[home.guest.pool])
+            if home.pool is not None and home.guest in users:
+                pools[home.pool] = _pool(home.pool, users[home.guest])
         guests = tuple(_guest(pool, users[pool]) for pool in books.pools if pool.kind is PoolKind.foreign)
         places = [(pool, inside, entry) for pool, inside in users.items() for entry in inside]
         entries = [entry for _, _, entry in places]

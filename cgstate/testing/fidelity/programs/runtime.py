@@ -297,7 +297,7 @@ class RuntimeMachine(Machine[T]):
         return seen
 
     def _beyond_priming(self, pools: Iterable[PoolMemory]) -> Json:
-        guests = [home.guest.pool for home in self.manager._books.homes() if home.guest is not None]
+        guests = [home.guest for home in self.manager._books.homes() if home.guest is not None]
         elsewhere = {guest.name for guest in guests if guest is not None}
         primed = {pool: 0 if pool.name in elsewhere else self._primed for pool in pools}
         return {pool.name: self.units(max(0, pool.reserved - size)) for pool, size in primed.items()}
