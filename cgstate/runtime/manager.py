@@ -192,9 +192,9 @@ class GraphManager:
     def profile_memory(self) -> MemoryEstimate:
         """What capturing everything will hold, before it is captured. Leaves nothing behind (I4).
 
-        Captures the largest graphs of each component, and as many more as closeness asks for, in throwaway pools. Beside graphs that
-        cgstate does not know, library workspaces stay where the captures to come will use them; they are part of the estimate, as far
-        as the same thread captures.
+        Captures the largest graphs of each component, and as many more as closeness asks for, in throwaway pools. Beside graphs
+        that cgstate does not know, library workspaces stay where the captures to come will use them; they are part of the
+        estimate, as far as the same thread captures.
 
         Raises:
             IllegalTransition: the manager is not PREPARED: nothing prepared yet, or serving already.
