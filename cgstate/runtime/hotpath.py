@@ -197,10 +197,11 @@ def acquire_told(entry: Entry, told: LeaseWitness, thread: int) -> bool:
     return False
 
 
-def release_told(entry: Entry, told: LeaseWitness) -> bool:
+def release_told(lease: Lease, entry: Entry, told: LeaseWitness) -> bool:
     """Give a lease back and tell of it in one word, if nothing but that is unusual; the lock is held."""
     if (
-        entry.state is EntryState_REPLAYING
+        lease.thread
+        and entry.state is EntryState_REPLAYING
         and entry.leases == 1
         and not entry.retiring
         and not entry.failed
@@ -210,6 +211,7 @@ def release_told(entry: Entry, told: LeaseWitness) -> bool:
         entry.leases = 0
         entry.component.leased -= 1
         entry.state = EntryState_BOUND
+        lease.thread = 0
         if (
             component.state is EntryState_REPLAYING
             and component.leased == 0
@@ -223,6 +225,18 @@ def release_told(entry: Entry, told: LeaseWitness) -> bool:
     return False
 
 
+def end_slowly(self: Lease) -> bool:
+    """Give a lease back whose end brings more about; False, from inside of a section: it is left to whoever comes next."""
+    gate = self.entry.gate
+    if gate.held():  # a signal handler has broken in
+        gate.dropped.append(self.end)
+        self.entry.manager.unsettled = True
+        return False
+    with gate.lock:
+        self.end()
+    return True
+
+
 def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
     """Give the lease back; nothing if a failed launch has ended it already."""
     if not self.thread:
@@ -230,10 +244,7 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
     entry = self.entry
     books = entry.manager
     gate = entry.gate
-    if gate.held():  # called from inside of a section, by a handler perhaps: whoever comes next ends the lease
-        gate.dropped.append(self.end)
-        books.unsettled = True
-        return
+    slowly = False
     try:
         entry.acquire_lock()
         if self.thread:
@@ -257,12 +268,13 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
                     component.state = EntryState_BOUND
                 self.thread = 0
                 books.held_leases.discard(self)
-            elif entry.told is not None and release_told(entry, entry.told):
-                self.thread = 0
+            elif entry.told is not None and release_told(self, entry, entry.told):
                 books.held_leases.discard(self)
             else:
-                self.end()
+                slowly = True
         entry.release_lock()
+        if slowly and not end_slowly(self):
+            return
     except BaseException:
         try:
             entry.release_lock()
