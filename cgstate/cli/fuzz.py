@@ -30,7 +30,7 @@ class Device(StrEnum):
 
 def fuzz(
     backend: Annotated[Device, typer.Option(help="Where to run: the simulator, or the GPU at hand.")] = Device.sim,
-    examples: Annotated[int, typer.Option(min=1, help="How many runs.")] = 800,
+    examples: Annotated[int, typer.Option(min=1, help="How many runs.")] = 2400,
     steps: Annotated[int, typer.Option(min=1, help="How many steps a run takes before it is brought to its end.")] = 60,
     seed: Annotated[int, typer.Option(min=0, help="Of the first run; the next ones follow.")] = 0,
     limit: Annotated[float | None, typer.Option(min=1, help="Begin no further run after so many seconds.")] = None,

@@ -156,8 +156,11 @@ class Model:
         return retired
 
     def domains(self, component: str, name: str | None = None) -> frozenset[str]:
-        """The domains of a component's entries, or of one."""
-        return frozenset(note.domain for each, note in self.entries.items() if note.component == component and name in (None, each))
+        """The domains of a component's entries, or of one; not those of stand-ins that a profile which was cut short has left."""
+        mine = {each: note for each, note in self.entries.items() if note.component == component}
+        return frozenset(
+            note.domain for each, note in mine.items() if name in (None, each) and not each.endswith("while profiling")
+        )
 
     def dependents(self, dependency: str) -> frozenset[str]:
         """The domains of the components that need something."""
