@@ -34,6 +34,9 @@ def fuzz(
     steps: Annotated[int, typer.Option(min=1, help="How many steps a run takes before it is brought to its end.")] = 60,
     seed: Annotated[int, typer.Option(min=0, help="Of the first run; the next ones follow.")] = 0,
     limit: Annotated[float | None, typer.Option(min=1, help="Begin no further run after so many seconds.")] = None,
+    fail_under: Annotated[
+        float | None, typer.Option(min=0, max=100, help="Fail below this percentage of the rows, or of the guard outcomes.")
+    ] = None,
     replay: Annotated[str, typer.Option(help="Take one walk again, by the token that a failure printed.")] = "",
     evidence: Annotated[Path | None, typer.Option(help="With --backend cuda: write what was run, and the result.")] = None,
     commit: Annotated[str, typer.Option(help="With --evidence: the commit, where the checkout has no history.")] = "",
@@ -62,7 +65,10 @@ def fuzz(
         print_document("fuzz", report.document())
     else:
         _show(report)
-    raise typer.Exit(Exit.VIOLATED if not report.holds else Exit.INCONCLUSIVE if report.stopped else Exit.HOLDS)
+    short = fail_under is not None and report.coverage.percent < fail_under
+    if short:
+        print(f"cgstate: {report.coverage.percent:.1f} % were covered, and {fail_under:g} % asked for", file=sys.stderr)
+    raise typer.Exit(Exit.VIOLATED if short or not report.holds else Exit.INCONCLUSIVE if report.stopped else Exit.HOLDS)
 
 
 def _bed(device: Device) -> type[Bed]:

@@ -25,6 +25,13 @@ def test_it_prints_what_was_covered() -> None:
     assert "violations: 0; bytes left behind: 0" in result.output
 
 
+def test_too_little_coverage_exits_with_one() -> None:
+    assert CliRunner().invoke(app, ["fuzz", "--examples", "2", "--fail-under", "5"]).exit_code == 0
+    result = CliRunner().invoke(app, ["fuzz", "--examples", "2", "--fail-under", "100"])
+    assert result.exit_code == 1
+    assert "% were covered, and 100 % asked for" in result.output
+
+
 def test_json_is_one_document() -> None:
     result = CliRunner().invoke(app, ["fuzz", "--examples", "2", "--json"])
     document = json.loads(result.stdout)

@@ -117,6 +117,13 @@ class Coverage:
         seen = self.outcomes()
         return tuple(outcome for outcome in every_outcome() if outcome not in seen and not defensive(outcome))
 
+    @property
+    def percent(self) -> float:
+        """How much of the rows, or of the guard outcomes, was seen: the lesser part."""
+        wanted = sum(not defensive(outcome) for outcome in every_outcome())
+        seen = wanted - len(self.outcomes_missed())
+        return 100 * min(self.rows_covered / len(every_row()), seen / wanted)
+
     def document(self) -> dict[str, object]:
         """For JSON."""
         wanted = [outcome for outcome in every_outcome() if not defensive(outcome)]
