@@ -512,6 +512,8 @@ class Books(ManagerSteps):
                 self.gate.end_dropped()
         if self.state is not ManagerState.POISONED:
             self.reclaimer.settle()
+        if self.given_back and self.pools and not self.lost:
+            self.reclaimer.flush()  # whoever held something of a dropped pool may have let go of it
         if self.audit is not None:
             self.audit.look()
 

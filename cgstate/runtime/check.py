@@ -152,8 +152,10 @@ def world_of(books: Books, *, acquires: int, releases: int) -> World:
     holder = next((view.name for view in views if view.records), "" if books.gate.free else "another manager")
     moving = books.gate.destroying > 0  # somebody returns bytes right now, and will measure afterwards
     # Library workspaces in pools that were dropped stay for as long as a foreign graph may need what a clear would take (W2, W3).
-    kept = {PoolState.GONE} if books.closed() and books.reclaimer.blocked else set()
-    pools = tuple([_pool(pool, measured=not moving) for pool in books.pools if pool.state not in kept])
+    # So does what somebody holds of a static output.
+    closed = books.closed()
+    kept = {pool for pool in books.pools if closed and pool.state is PoolState.GONE and (books.reclaimer.blocked or _held(pool))}
+    pools = tuple([_pool(pool, measured=not moving) for pool in books.pools if pool not in kept])
     sizes = [
         BookView("negative cache", len(books.negative), books.negative.limit),
         BookView("costs", len(books.budget), books.budget.remembered),
@@ -206,6 +208,11 @@ def _entry(entry: Entry, *, known: bool) -> EntryView:
         entry.noted,
         entry.unreclaimed,
     )
+
+
+def _held(pool: Pool) -> bool:
+    """Whether anything is still lent out of it."""
+    return any(segment.live for segment in pool.handle.segments())
 
 
 def _pool(pool: Pool, *, measured: bool) -> PoolView:

@@ -54,7 +54,9 @@ class Lease:
             raise OutputExpired(f"this lease on {entry.name} is over, or has not begun")
         if self.seen is None:
             raise OutputExpired(f"nothing was replayed under this lease on {entry.name} yet")
-        if entry.retiring or self.seen is not entry.turn.latest:
+        if entry.retiring:
+            raise OutputExpired(f"{entry.name} was retired under this lease; take the output, or a copy, before an eviction")
+        if self.seen is not entry.turn.latest:
             raise OutputExpired(f"the output of {entry.name} expired; copy it before the next replay of its pool")
         return entry.output
 

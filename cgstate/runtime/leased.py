@@ -68,6 +68,8 @@ class LeasedOutput(Generic[R]):
         """
         if self.expired:
             name = self._entry.name if self._entry is not None else "?"
+            if self._entry is not None and self._entry.retiring and self._lease is not None:
+                raise OutputExpired(f"{name} was retired under this lease; take the output, or a copy, before an eviction")
             raise OutputExpired(f"the output of {name} expired; copy it before the next replay of its pool, or clone outputs")
         return cast(R, self._value)
 

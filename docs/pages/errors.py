@@ -31,8 +31,8 @@ ADVICE: dict[type[CGStateError], Advice] = {
         "`manager.resume(...)` the dependencies that the message lists. Eager calls need the memory as well, and are refused.",
     ),
     errors.StaleBinding: Advice(
-        "An entry was replayed after memory whose address its graph has baked in was replaced; or a call brought another tensor "
-        "where the routine has a pinned input; or the memory moved during the capture.",
+        "An entry was replayed under a lease after memory whose address its graph has baked in was replaced; or a call brought "
+        "another tensor where the routine has a pinned input; or the memory moved during the capture.",
         "Capture anew: `manager.capture_and_bind()`. For a pinned input, pass the tensor that was captured, or do not pin it.",
     ),
     errors.CaptureActive: Advice(
@@ -50,11 +50,11 @@ ADVICE: dict[type[CGStateError], Advice] = {
         "Capture into a live pool. For a pool of the host engine's: keep a graph of your own in it as long as the manager uses it.",
     ),
     errors.LeaseOutstanding: Advice(
-        "`close`, `release` or `suspend` found leases: this thread holds one, or other threads outlasted the timeout.",
+        "`close`, `release`, `suspend` or `mutating` found leases: this thread holds one, or other threads outlasted the timeout.",
         "Release leased outputs and leave `with entry.lease()` blocks, then call again.",
     ),
     errors.ManagerClosed: Advice(
-        "A method of a closed manager was called. Components of a closed manager do not raise: they answer eagerly.",
+        "A closed manager was asked to do something; `stats` and `memory` still answer, and components answer eagerly.",
         "Make a new manager.",
     ),
     errors.ManagerPoisoned: Advice(
@@ -75,8 +75,9 @@ ADVICE: dict[type[CGStateError], Advice] = {
         "Let the handler set a flag, or raise, and call from the program. An interrupt that raises is safe anywhere.",
     ),
     errors.OutputExpired: Advice(
-        "A leased output was read after another replay of its pool, or after its lease had ended. Its memory holds something else.",
-        "Read or `copy()` it before the next replay, or use a `Component`, which clones.",
+        "A leased output was read after another replay of its pool, or after its lease had ended, when its memory may hold "
+        "something else; or after its entry was evicted under the lease.",
+        "Take or `copy()` it before, or use a `Component`, which clones.",
     ),
     errors.BudgetExceeded: Advice(
         "A graph does not fit `budget_bytes`. It is the cause of a `CaptureFailed` of kind BUDGET.",

@@ -500,3 +500,18 @@ class TestDeviceLost:
         gc.collect()
         assert books() is None
         assert not net.attached
+
+
+def test_what_somebody_holds_at_the_end_is_given_back_once_they_let_go() -> None:
+    model = Model()
+    manager = model.manager(check=True)
+    ((entry, _),) = model.bind(manager, "low")
+    entry.replay()
+    held = entry.output
+    manager.close()
+    kept = manager.memory().total
+    assert kept > 0
+    assert held.tolist() is not None
+    del held
+    assert manager.memory().total == 0
+    assert model.backend.footprint().pools == {}

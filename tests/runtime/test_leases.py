@@ -507,3 +507,21 @@ class TestHotPath:
             entry.replay()
         made = {name: count - calls.get(name, 0) for name, count in model.dev.faults.calls.items()}
         assert {name: count for name, count in made.items() if count} == {"graph_replay": 10}
+
+
+def test_an_output_whose_entry_was_evicted_says_so() -> None:
+    model = Model()
+    manager = model.manager()
+    ((entry, _),) = model.bind(manager, "low")
+    net = model.leased("net", (4,))
+    serving = model.serving(net)
+    with entry.lease() as lease, net(model.input(4)) as output:
+        lease.replay()
+        assert lease.output is not None
+        manager.evict("low")
+        serving.evict("net")
+        for read in (lambda: lease.output, lambda: output.value):
+            with pytest.raises(cgstate.OutputExpired, match="retired under this lease"):
+                read()
+    serving.close()
+    manager.close()

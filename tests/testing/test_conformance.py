@@ -234,6 +234,15 @@ def test_work_that_the_warm_up_hides_is_found_in_any_order_of_sizes(sizes: tuple
     assert "warm-up" in finding.what
 
 
+def test_padding_that_leaks_is_not_taken_for_warm_up_where_no_sample_has_the_graphs_size() -> None:
+    device = SimDevice()
+    (finding,) = examine_routine(Faulty(device, "padding leaks"), of_sizes(device, (1, 2, 3)), [4], backend=SimBackend(device))
+    assert finding.method == "forward_for_capture"
+    assert "no sample has its own size" in finding.what
+    assert "warm-up" not in finding.what
+    assert "mask" in finding.fix
+
+
 @pytest.mark.parametrize("sizes", ORDERS)
 def test_a_mask_that_is_written_anew_passes(sizes: tuple[int, ...]) -> None:
     device = SimDevice()

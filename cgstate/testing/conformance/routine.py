@@ -223,18 +223,24 @@ class _Examination:
                 "forward_for_capture",
                 f"run on the same buffers without a graph it is right, and {name} is not: it computes with something that is "
                 "replaced, or was worked out on the host",
-                "read nothing but the buffers and memory that stays in its place; name memory that may move as a dependency",
+                "read nothing but the buffers and memory that stays in its place; name memory that may move as a dependency; a "
+                "Python number, such as a length, is baked in: write it to a buffer, or make it part of the descriptor",
             )
-        if self._partly_right(samples, rights, answers, wrong):
-            return Finding(
-                "forward_for_capture",
+        full = _size(values(entry.output))
+        if all(_size(rights[each]) < full for each in wrong):
+            what, fix = (
                 f"{name} is right for calls of its own size, and wrong for smaller ones: padded positions change the real ones",
                 "mask them: write a mask or a length in copy_runtime_inputs, and use it",
             )
+            if not any(_size(right) == full for right in rights):
+                what = f"{name} is wrong for calls that are smaller than it, and no sample has its own size"
+                fix = f"{fix}; a sample of its own size would tell that from other work than eager_call's"
+            return Finding("forward_for_capture", what, fix)
         return Finding(
             "forward_for_capture",
-            f"part of the work of {name} was done before the recording, in the warm-up, and is not done again by a replay",
-            "make what it works out from its inputs part of each run, or do it in copy_runtime_inputs; keep nothing between runs",
+            f"run on the buffers of {name} it answers otherwise than eager_call: it computes something else, or keeps what an "
+            "earlier run, such as the warm-up, has worked out",
+            "compute from the buffers what eager_call computes from the arguments, in each run; keep nothing between runs",
         )
 
     def _baked_value(self, samples: list[Sample], wrong: list[int]) -> tuple[int, object, object] | None:
@@ -245,13 +251,6 @@ class _Examination:
                     if _plain(one) and _plain(two) and one != two:
                         return place, one, two
         return None
-
-    def _partly_right(
-        self, samples: list[Sample], rights: list[object], answers: dict[tuple[int, int], object], wrong: list[int]
-    ) -> bool:
-        """Whether all wrong calls are smaller than some right one."""
-        right = [second for second in range(len(samples)) if second not in wrong]
-        return bool(right) and all(_size(rights[w]) < max(_size(rights[r]) for r in right) for w in wrong)
 
     def _not_written(self, entry: Entry, samples: list[Sample], rights: list[object]) -> int | None:
         """The place of an argument that the eager answer depends on, and the static inputs do not."""

@@ -118,7 +118,10 @@ class Scheduler:
         if not self._baton.acquire(timeout=PATIENCE):
             self.abandoned = True
             where = "; ".join(program.describe() for program in self._programs)
-            raise Unscheduled(f"after {PATIENCE:g} s somebody still waits for what is none of the scheduler's locks: {where}")
+            raise Unscheduled(
+                f"after {PATIENCE:g} s somebody still waits for what is none of the scheduler's locks: {where}; "
+                "make locks of your own by `sync.lock()`"
+            )
         for thread in threads:
             thread.join()
         if self._error is not None:
