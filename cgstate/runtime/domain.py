@@ -136,7 +136,7 @@ class Home(Domain):
     clear. But no clear comes while graphs of others live, and a retired pool's workspace stays for good.
 
     Attributes:
-        guest: The domain that captures on the stream; None while nobody does.
+        guest: The pool whose graphs have the workspaces baked in; None when there is none: the next one may have it.
         kept: Whether it is to be used again.
         known: Bytes of workspaces when the pool was last measured; -1 before.
     """
