@@ -116,16 +116,14 @@ def test_a_release_that_waited_while_the_device_was_lost_says_so_and_changes_not
 
 def test_the_block_s_own_error_is_seen_though_closing_raises_as_well() -> None:
     model = Model()
-    held: list[Any] = []
 
     def block() -> None:
         with model.manager() as manager:
-            entry, static = manager.entry("low", 2), model.input(2)
-            with manager.transaction() as tx:
-                held.append(tx.capture(entry, lambda warmup: lambda: model.net(static)))
+            model.bind(manager, "low")
+            model.backend.faults.inject("flush")
             raise KeyError("mine")
 
     with pytest.raises(KeyError) as raised:
         block()
     assert "closing" in raised.value.__notes__[0]
-    assert "I7" in raised.value.__notes__[0]
+    assert "InjectedFault" in raised.value.__notes__[0]
