@@ -513,7 +513,7 @@ class Books(ManagerSteps):
         if self.state is not ManagerState.POISONED:
             self.reclaimer.settle()
         if self.given_back and self.pools and not self.lost:
-            self.reclaimer.flush()  # whoever held something of a dropped pool may have let go of it
+            self.reclaimer.flush_rest()
         if self.audit is not None:
             self.audit.look()
 

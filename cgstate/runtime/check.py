@@ -154,7 +154,7 @@ def world_of(books: Books, *, acquires: int, releases: int) -> World:
     # Library workspaces in pools that were dropped stay for as long as a foreign graph may need what a clear would take (W2, W3).
     # So does what somebody holds of a static output.
     closed = books.closed()
-    kept = {pool for pool in books.pools if closed and pool.state is PoolState.GONE and (books.reclaimer.blocked or _held(pool))}
+    kept = {pool for pool in books.pools if closed and pool.state is PoolState.GONE and (books.reclaimer.blocked or pool.lent)}
     pools = tuple([_pool(pool, measured=not moving) for pool in books.pools if pool not in kept])
     sizes = [
         BookView("negative cache", len(books.negative), books.negative.limit),
@@ -208,11 +208,6 @@ def _entry(entry: Entry, *, known: bool) -> EntryView:
         entry.noted,
         entry.unreclaimed,
     )
-
-
-def _held(pool: Pool) -> bool:
-    """Whether anything is still lent out of it."""
-    return any(segment.live for segment in pool.handle.segments())
 
 
 def _pool(pool: Pool, *, measured: bool) -> PoolView:

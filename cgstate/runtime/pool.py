@@ -57,6 +57,11 @@ class Pool(PoolSteps):
         """Whether nothing will ever be captured or replayed in it any more."""
         return self.state is PoolState.RETIRED
 
+    @property
+    def lent(self) -> bool:
+        """Whether anything is lent out of it: to a graph, a library, or whoever holds an output."""
+        return any(segment.live for segment in self.handle.segments())
+
     def owed(self) -> int:
         """What would be charged if it were measured now."""
         return self.bytes()

@@ -183,6 +183,14 @@ class Reclaimer:
         """`drop_pools`, and return all that the allocator caches to the device in any case; the bytes returned."""
         return self._give_back(always=True)
 
+    def flush_rest(self) -> None:
+        """After the end: flush what was held then and is no more. Waits for no capture, and leaves the caller's own alone."""
+        books, gate = self.books, self.books.gate
+        with gate.lock:
+            due = gate.free and any(pool.state is PoolState.GONE and not pool.lent for pool in books.pools)
+        if due and not books.backend.capturing():
+            self.flush()
+
     def let_go(self) -> None:
         """The device is lost: forget everything without touching it. Backends keep what must not be freed then (fact F7)."""
         with self.books.gate.lock:

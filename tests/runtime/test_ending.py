@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cgstate
-from cgstate.backends.sim import SimTensor
+from cgstate.backends.sim import SimTensor, captured
 from cgstate.backends.sim.errors import SimAcceleratorError
 from tests.runtime.helpers import WIDTH, Model, counts, elsewhere, reached, running
 
@@ -502,9 +502,10 @@ class TestDeviceLost:
         assert not net.attached
 
 
-def test_what_somebody_holds_at_the_end_is_given_back_once_they_let_go() -> None:
+@pytest.mark.parametrize("check", [True, False])
+def test_what_somebody_holds_at_the_end_is_given_back_once_they_let_go(check: bool) -> None:
     model = Model()
-    manager = model.manager(check=True)
+    manager = model.manager(check=check)
     ((entry, _),) = model.bind(manager, "low")
     entry.replay()
     held = entry.output
@@ -512,6 +513,34 @@ def test_what_somebody_holds_at_the_end_is_given_back_once_they_let_go() -> None
     kept = manager.memory().total
     assert kept > 0
     assert held.tolist() is not None
+    flushed = model.backend.faults.calls["flush"]
+    for _ in range(3):
+        assert manager.memory().total == kept
+    assert model.backend.faults.calls["flush"] == flushed, "there is nothing to give back, and a flush stalls the device"
     del held
     assert manager.memory().total == 0
     assert model.backend.footprint().pools == {}
+
+
+def test_a_closed_manager_that_is_looked_at_leaves_the_callers_own_capture_alone() -> None:
+    model = Model()
+    manager = model.manager(check=False)
+    ((entry, _),) = model.bind(manager, "low")
+    held = entry.output
+    manager.close()
+    assert held is not None
+    stream, pool = model.backend.new_stream(exclusive=True), model.backend.new_pool()
+
+    def recorded() -> tuple[int, int]:
+        nonlocal held
+        held = None
+        before = model.backend.faults.calls["flush"]
+        manager.memory()
+        return before, model.backend.faults.calls["flush"]
+
+    graph, (before, after) = captured(model.dev, recorded, stream, pool.id)
+    assert before == after
+    graph.destroy()
+    pool.drop()
+    manager.memory()
+    assert model.backend.faults.calls["flush"] == after + 1
