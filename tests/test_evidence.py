@@ -26,6 +26,7 @@ NEEDED = {
         "failure_cases",
         "failure_cases_clean",
     },
+    "core-h200-slow-host": {"lease_ns", "replay_added_ns_1000", "replay_ratio_1000", "call_ratio"},
     "fuzz-h200": {"steps", "captures", "replays", "evictions", "compared", "violations", "leaked_bytes"},
     "fidelity-h200": {"facts", "facts_recorded", "programs"},
     "mutants": {"mutants", "killed", "equivalent", "survived", "undecided"},
