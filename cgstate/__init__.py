@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         WrongThread,
     )
     from cgstate.lifecycle.states import ComponentState, EntryState, FailureKind, ManagerState, PoolKind, PoolState
-    from cgstate.routine import BucketedRoutine, Resolution, Routine
+    from cgstate.routine import BucketedRoutine, Resolution, Routine, by_shape
     from cgstate.runtime.component import CaptureMode, Component, LeasedComponent
     from cgstate.runtime.dependency import Dependency
     from cgstate.runtime.domain import Isolation
@@ -126,6 +126,7 @@ __all__ = [
     "ThreadingSync",
     "Transaction",
     "WrongThread",
+    "by_shape",
     "run_eagerly",
 ]
 
@@ -138,7 +139,7 @@ _HOMES = {
         "WrongThread"
     ),
     "cgstate.lifecycle.states": "ComponentState EntryState FailureKind ManagerState PoolKind PoolState",
-    "cgstate.routine": "BucketedRoutine Resolution Routine",
+    "cgstate.routine": "BucketedRoutine Resolution Routine by_shape",
     "cgstate.runtime.component": "CaptureMode Component LeasedComponent",
     "cgstate.runtime.dependency": "Dependency",
     "cgstate.runtime.domain": "Isolation",

@@ -24,7 +24,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from itertools import count
-from typing import Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from cgstate.breaks import run_eagerly
 from cgstate.copying import Copies
@@ -35,7 +35,9 @@ R = TypeVar("R")
 D = TypeVar("D", bound=Hashable)
 B = TypeVar("B")
 
-__all__ = ["BucketedRoutine", "Resolution", "Routine"]
+F = TypeVar("F", bound=Callable[..., object])
+
+__all__ = ["BucketedRoutine", "Resolution", "Routine", "by_shape"]
 
 
 class Resolution(NamedTuple, Generic[D]):
@@ -53,6 +55,22 @@ class Resolution(NamedTuple, Generic[D]):
     runtime_key: Hashable
     descriptor: D | None
     exact: bool = False
+
+
+def by_shape(resolve_runtime: F) -> F:
+    """Say of a `Routine.resolve_runtime` that nothing of a call matters to it but the shapes and dtypes of its tensors.
+
+    Then it is asked once for all calls that look the same, as long as the same descriptors are available; a component finds what it
+    said by one look. Calls with keyword arguments, or with anything but plain tensors, ask each time. Who overrides the method has
+    not said it.
+    """
+    resolve_runtime.by_shape = True  # type: ignore[attr-defined]  # a function takes any attribute
+    return resolve_runtime
+
+
+def resolves_by_shape(routine: Routine[..., Any, Any, Any]) -> bool:
+    """Whether `by_shape` was said of what the routine resolves by."""
+    return getattr(routine.resolve_runtime, "by_shape", False) is True
 
 
 class Routine(ABC, Generic[P, R, D, B]):
@@ -78,6 +96,7 @@ class Routine(ABC, Generic[P, R, D, B]):
         """Choose a graph for a call. Host work only.
 
         ``available`` is a snapshot: the same object as before means that nothing changed; equal ones may be different objects.
+        Decorate it with `by_shape` where nothing but shapes and dtypes matters.
         """
 
     def make_lazy_descriptor(self, runtime_key: Hashable) -> D | None:
@@ -163,9 +182,6 @@ def _is_count(value: object) -> bool:
 
 _Signature: TypeAlias = "tuple[tuple[int, ...], Hashable]"
 
-_MEMORY = 1024
-"""How many shapes of calls a routine remembers at once; beyond, it starts anew."""
-
 
 def _signature(value: object) -> _Signature:
     """Shape and dtype of a tensor; of anything else, the name of its type."""
@@ -236,7 +252,6 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self.output_dim = output_dim
         self.output_scale = output_scale
         self.max_size = max_size
-        self._resolved: tuple[frozenset[int], dict[Hashable, Resolution[int]]] = (frozenset(), {})
         self._example: tuple[_Signature, ...] | None = None
         self._copies: Copies | None = None
 
@@ -245,33 +260,16 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         answer = self.call(*args, **kwargs)
         return cast(R, run_eagerly(answer)) if isinstance(answer, Generator) else answer
 
+    @by_shape
     def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
         """The smallest available size that holds the call.
 
         A call hits only with inputs of the example's shapes and dtypes: a copy would broadcast or convert others in silence.
-        Keyword arguments never hit, they would be baked in.
+        Keyword arguments never hit, they would be baked in. Pinned inputs have no say: whether they are the right ones is compared
+        before the launch.
         """
         if kwargs or not args:
             return Resolution(tuple(sorted(kwargs)), None)
-        first = args[0]
-        if len(args) == 1:
-            try:
-                look: Hashable = first.shape, first.dtype  # type: ignore[attr-defined]  # a tensor; no cast on the hot path
-            except AttributeError:
-                return Resolution(type(first).__qualname__, None)
-        else:
-            look = tuple((getattr(value, "shape", None), getattr(value, "dtype", type(value))) for value in args)
-        snapshot, resolved = self._resolved
-        if snapshot is not available or len(resolved) > _MEMORY:
-            resolved = {}
-            self._resolved = available, resolved
-        resolution = resolved.get(look)
-        if resolution is None:
-            resolution = resolved[look] = self._resolve(args, available)
-        return resolution
-
-    def _resolve(self, args: tuple[object, ...], available: frozenset[int]) -> Resolution[int]:
-        """The same, worked out. Pinned inputs have no say: whether they are the right ones is compared before the launch."""
         given = {place: _signature(value) for place, value in enumerate(args) if place not in self.pinned}
         sizes = {shape[self.dim] for shape, _ in given.values() if -len(shape) <= self.dim < len(shape)}
         size = max(sizes, default=0)

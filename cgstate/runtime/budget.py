@@ -29,7 +29,7 @@ class Cost:
 
     Attributes:
         pool: Of an empty pool, as measured; 0 while it was captured only beside others, whose free blocks it may have used.
-        buffers: Its static inputs, as far as no other graph has them.
+        buffers: Its static inputs, as far as no other graph has them; 0 where that was not asked, since there was no budget.
     """
 
     pool: int
@@ -89,11 +89,14 @@ class Budget:
         known = self._costs.pop(key, None)
         if not alone or entry.pool.kind is PoolKind.foreign:
             grown = known.pool if known is not None else 0
-        others, backend = self._statics({entry}), self._books.backend
-        added = static_bytes(backend, [*others, entry.statics]) - static_bytes(backend, others)
-        self._costs[key] = Cost(grown, added)
+        self._costs[key] = Cost(grown, 0 if self.limit is None else self._alone(entry))
         while len(self._costs) > self.remembered:
             self._costs.popitem(last=False)
+
+    def _alone(self, entry: Entry) -> int:
+        """Bytes of its static inputs that no other graph has: all of them are looked at for that."""
+        others, backend = self._statics({entry}), self._books.backend
+        return static_bytes(backend, [*others, entry.statics]) - static_bytes(backend, others)
 
     def forget(self, component_id: str | None = None) -> None:
         """Forget costs, of one component or all: the next attempt measures anew. The lock is held."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from cgstate.errors import CaptureActive, IllegalTransition, ManagerPoisoned, NotResident
 from cgstate.lifecycle.states import ManagerState
 from cgstate.lifecycle.steps import EntryState_BOUND
-from cgstate.routine import Routine
+from cgstate.routine import Routine, resolves_by_shape
 from cgstate.runtime import leasing, pinned, residency
 from cgstate.runtime.lazy import capture_on_miss
 from cgstate.runtime.leased import LeasedOutput
@@ -22,12 +22,15 @@ from cgstate.runtime.stats import Fallback
 
 if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
-    from cgstate.runtime.record import AnyRoutine, ComponentRecord
+    from cgstate.runtime.record import AnyRoutine, ComponentRecord, Found
 
 log = logging.getLogger("cgstate")
 
 Args: TypeAlias = tuple[object, ...]
 Kwargs: TypeAlias = Mapping[str, object]
+
+MEMORY = 1024
+"""How many shapes of calls are remembered of a component; beyond, it starts anew."""
 
 
 class Caller:
@@ -37,6 +40,7 @@ class Caller:
         "acquire_lock",
         "backend",
         "books",
+        "by_shape",
         "capturing",
         "careful",
         "clone",
@@ -76,6 +80,7 @@ class Caller:
         self.clone: Callable[[object], object] | None = books.backend.clone if clone else None
         self.tensor = books.backend.tensor
         self.resolve = routine.resolve_runtime
+        self.by_shape = resolves_by_shape(routine)
         self.copy = pinned.copying(record, routine)
         self.copy_all = routine.copy_exact_inputs
         self.output = routine.output_after_replay
@@ -96,6 +101,28 @@ class Caller:
     def would_record(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether autograd would record the call."""
         return self.backend.requires_grad((args, kwargs, tuple(self.routine.parameters())))
+
+    def find(self, args: Args, kwargs: Kwargs) -> Found:
+        """What the routine says to a call, and the graph that there is for that."""
+        record = self.record
+        known = record.known  # before the snapshot: what is noted there is never of an older one
+        look = self._look(args) if self.by_shape and not kwargs else None
+        found = None if look is None else known.get(look)
+        if found is None:
+            key, descriptor, exact = self.resolve(args, kwargs, record.available)
+            found = key, descriptor, exact, None if descriptor is None else record.entries.get(descriptor)
+            if look is not None:
+                if len(known) >= MEMORY:
+                    known.clear()
+                known[look] = found
+        return found
+
+    def _look(self, args: Args) -> Hashable | None:
+        """Shapes and dtypes, as `hotpath.call` asks for them; None where an argument is no plain tensor."""
+        if not all(type(value) is self.tensor for value in args):
+            return None
+        each = [(value.shape, value.dtype) for value in cast("tuple[Any, ...]", args)]
+        return each[0] if len(each) == 1 else tuple(each)
 
     def miss(self, key: Hashable, args: Args, kwargs: Kwargs) -> Entry | Fallback:
         """The entry that a lazy capture made for this call, or why there is none."""

@@ -127,7 +127,7 @@ def begin_lease(self: Lease) -> Lease:
         IllegalTransition: as `Entry.replay`.
     """
     entry = self.entry
-    books = entry.manager
+    books, component = entry.manager, entry.component
     if self.thread:
         raise leasing.held_already(self)
     thread = books.thread_id()
@@ -139,14 +139,13 @@ def begin_lease(self: Lease) -> Lease:
         if (
             entry.fast
             and entry.state is EntryState_BOUND
-            and entry.manager.serving
-            and entry.component.resident
-            and entry.noted == entry.component.epoch
+            and books.serving
+            and component.resident
+            and entry.noted == component.epoch
             and gate.free
         ):
-            component = entry.component
             entry.leases += 1
-            entry.component.leased += 1
+            component.leased += 1
             entry.state = EntryState_REPLAYING
             if (
                 component.state is EntryState_BOUND
@@ -258,7 +257,7 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
             ):
                 component = entry.component
                 entry.leases = 0
-                entry.component.leased -= 1
+                component.leased -= 1
                 entry.state = EntryState_BOUND
                 if (
                     component.state is EntryState_REPLAYING
@@ -308,13 +307,15 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
         return self.inline(args, kwargs)
     if self.grad_enabled() and self.would_record(args, kwargs):
         return self.by_eager(Fallback.autograd, args, kwargs)
-    key, descriptor, exact = self.resolve(args, kwargs, record.available)
-    entry = record.entries.get(descriptor) if descriptor is not None else None
+    found = None
+    if self.by_shape and len(args) == 1 and not kwargs and type(args[0]) is self.tensor:
+        found = record.known.get((args[0].shape, args[0].dtype))  # type: ignore[attr-defined]  # the backend's tensors have them
+    key, descriptor, exact, entry = found or self.find(args, kwargs)
     if entry is None:
-        found = self.miss(key, args, kwargs)
-        if isinstance(found, Fallback):
-            return self.by_eager(found, args, kwargs, key)
-        entry = found
+        made = self.miss(key, args, kwargs)
+        if isinstance(made, Fallback):
+            return self.by_eager(made, args, kwargs, key)
+        entry = made
         descriptor, exact = entry.descriptor, False
     thread = self.thread_id()
     launching = None  # nothing is taken yet

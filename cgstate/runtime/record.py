@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 AnyRoutine: TypeAlias = Routine[..., Any, Any, Any]
 """Some routine: the runtime hands a routine's own descriptors and buffers back to it and never looks inside."""
 
+Found: TypeAlias = "tuple[Hashable, Hashable | None, bool, Entry | None]"
+"""A call's resolution, and the entry of its descriptor; None for a miss."""
+
 
 class _Hot(ComponentSteps):
     """What a replay reads, next to each other in memory."""
@@ -37,6 +40,7 @@ class ComponentRecord(_Hot):
     Attributes:
         entries: By descriptor: declared ones, live lazy ones, those that wait for the reclaimer, and those asked for by name.
         available: Snapshot of the descriptors that are bound; replaced, never changed.
+        known: What is known of calls by their shapes, as long as ``available`` is what it is.
         declared: The startup descriptors, as a snapshot.
         order_key: Orders descriptors by size; None: they compare themselves.
         admission: Which misses may capture.
@@ -65,6 +69,7 @@ class ComponentRecord(_Hot):
         "entries",
         "held",
         "inside",
+        "known",
         "manager",
         "order_key",
         "overlaps_capture",
@@ -103,6 +108,7 @@ class ComponentRecord(_Hot):
         self.concurrent_leases = concurrent_leases
         self.entries: dict[Hashable, Entry] = {}
         self.available: frozenset[Hashable] = frozenset()
+        self.known: dict[Hashable, Found] = {}
         self.blocks: dict[Hashable, int] = {}
         self.held = 0
         self.epoch = 0
@@ -168,6 +174,7 @@ class ComponentRecord(_Hot):
             for d, entry in self.entries.items()
             if entry.state is EntryState.BOUND or (entry.state is EntryState.REPLAYING and not entry.retiring and not entry.failed)
         )
+        self.known = {}  # after the snapshot: who has the new one finds nothing in it that is of the old
 
     def drop(self, entry: Entry) -> None:
         """Forget an entry that is EAGER, lazily made, and has nothing left; the lock is held."""

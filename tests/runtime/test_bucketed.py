@@ -10,6 +10,7 @@ import pytest
 
 from cgstate import BucketedRoutine, CaptureFailed, CaptureMode, Component, ConfigError, Fallback, GraphManager
 from cgstate.backends.sim import SimBackend, SimTensor, kernels
+from cgstate.runtime.calling import MEMORY
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 16]
 
@@ -250,8 +251,11 @@ def test_arguments_of_different_sizes_are_answered_eagerly(backend: SimBackend) 
 
 
 def test_what_a_routine_remembers_of_shapes_is_bounded(backend: SimBackend) -> None:
-    routine = BucketedRoutine(lambda x: x, lambda n: (backend.sim.zeros(n, 1),))
-    available = frozenset({1})
-    for size in range(2, 2100):
-        assert routine.resolve_runtime((backend.sim.zeros(size, 1),), {}, available).descriptor is None
-    assert 0 < len(routine._resolved[1]) <= 1025
+    component = Component("c", BucketedRoutine(lambda x: x, lambda n: (backend.sim.zeros(n, 1),)), [1])
+    with GraphManager(backend, check=True) as manager:
+        manager.prepare([component])
+        manager.capture_and_bind()
+        for size in range(2, 2100):
+            component(backend.sim.zeros(size, 1))
+        assert component.caller is not None
+        assert 0 < len(component.caller.record.known) <= MEMORY
