@@ -58,6 +58,7 @@ def estimated(backend: Backend, shape: Shape) -> dict[str, float | str | bool]:
             "shape": shape.name,
             "graphs": estimate.graphs,
             "samples": len(estimate.samples),
+            "rehearsed": estimate.rehearsed,
             "sample_seconds": sum(sample.seconds for sample in estimate.samples),
             "profile_seconds": estimate.seconds,
             "capture_seconds": report.seconds,

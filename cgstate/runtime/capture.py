@@ -18,7 +18,7 @@ from cgstate.backends.base import Backend, CaptureErrorMode, Graph, MemoryPool, 
 from cgstate.backends.undo import UndoLog
 from cgstate.breaks import Body
 from cgstate.runtime.compact import FirstBlock
-from cgstate.runtime.segments import close, record_segments, run_round
+from cgstate.runtime.segments import close, record_segments, run_round, run_segments
 
 MakeFunction: TypeAlias = Callable[[bool], Callable[[], object]]
 """Called with ``warmup`` outside the graph, before each warm-up round and once before the capture; returns the function to run.
@@ -113,6 +113,37 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What work leaves that was run as it would be recorded.
+
+    Attributes:
+        kept: What a graph of it would keep.
+        output_bytes: What that has lent out of the pool.
+    """
+
+    kept: object
+    output_bytes: int
+
+
+def rehearse(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object]) -> Rehearsal:
+    """Run the work unrecorded, with memory from the pool: the allocator serves it as it would serve its capture.
+
+    It is run once before, with memory from anywhere: what libraries and compilers make at its first use is not the pool's.
+
+    Raises:
+        BaseException: what the work raised.
+    """
+    backend, stream = attempt.backend, attempt.stream
+    with inside, backend.recording_mode(), backend.on_stream(stream):
+        run_round(make(True))
+        function = make(False)
+        before = backend.allocated_bytes()
+        kept = run_segments(function, partial(backend.allocating_from, attempt.pool, stream))
+        return Rehearsal(kept, backend.allocated_bytes() - before)
+    raise RuntimeError("the capture context swallowed the error that ended the rehearsal")
 
 
 @contextmanager

@@ -50,11 +50,19 @@ class FirstBlock:
         Raises:
             BaseException: what ``run`` raised, unless that was for want of memory; or what the device did.
         """
-        size = self.known.get(self.descriptor)
-        if size is None:
+        if self.known.get(self.descriptor) is None:
             if not self.may_search:
                 return
-            size = self.known[self.descriptor] = _worth_trying(backend, stream) and smallest_block(backend, stream, run, undo)
+            self.known[self.descriptor] = _worth_trying(backend, stream) and smallest_block(backend, stream, run, undo)
+        self.lay(backend, pool, stream)
+
+    def lay(self, backend: Backend, pool: MemoryPool, stream: Stream) -> None:
+        """The same without a search: leave the block if it is known.
+
+        Raises:
+            BaseException: what the device did, unless there is no memory left.
+        """
+        size = self.known.get(self.descriptor)
         if size:
             try:
                 backend.hold(pool, stream, size)  # and let it go: it stays in the pool

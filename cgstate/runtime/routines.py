@@ -1,15 +1,16 @@
-"""Captures an entry by its component's routine: the component door on top of `Transaction.capture_entry`."""
+"""What a component's routine has captured, rehearsed or only made: the component door on top of `Transaction.capture_entry`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from cgstate.runtime.capture import Rehearsal, rehearse
 from cgstate.runtime.pinned import by_input
 from cgstate.runtime.statics import Statics
 
 if TYPE_CHECKING:
-    from cgstate.runtime.capture import Recording
+    from cgstate.runtime.capture import Attempt, Recording
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.record import AnyRoutine, ComponentRecord
     from cgstate.runtime.transaction import Transaction
@@ -51,3 +52,25 @@ def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRouti
         inside=lambda: routine.capture_context(descriptor, entry.buffers),
         after=after,
     )
+
+
+def rehearse_by_routine(attempt: Attempt, record: ComponentRecord, descriptor: Hashable) -> Rehearsal:
+    """Do what `capture_by_routine` does, but record nothing.
+
+    Raises:
+        BaseException: what the routine raised.
+    """
+    routine = record.routine
+    assert routine is not None
+    with attempt.backend.on_stream(attempt.stream), attempt.backend.allocating_mode():
+        buffers = routine.allocate_buffers(descriptor)
+
+    def make(warmup: bool) -> Callable[[], object]:
+        routine.prepare_for_capture(descriptor, buffers)
+        return lambda: routine.forward_for_capture(descriptor, buffers)
+
+    try:
+        return rehearse(attempt, make, routine.capture_context(descriptor, buffers))
+    finally:
+        if buffers is not None:
+            routine.after_capture(descriptor, buffers)

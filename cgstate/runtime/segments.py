@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -149,6 +150,23 @@ def run_round(function: Callable[[], object]) -> bool:
         _call(partial(run_eagerly, result, run=Break.run_at_capture))
         return True
     return False
+
+
+def run_segments(function: Callable[[], object], inside: Callable[[], AbstractContextManager[None]]) -> object:
+    """Run work unrecorded, each segment ``inside`` and the breaks outside of it; what a graph of it would keep."""
+    with inside():
+        output = function()
+    if not isinstance(output, Generator):
+        return output
+    pauses = list[Break]()
+    with closing(output) as body:
+        while True:
+            with inside():
+                pause, output = _call(partial(advance, body))
+            if pause is None:
+                return output, pauses
+            pauses.append(pause)
+            _call(pause.run_at_capture)
 
 
 def _call(act: Callable[[], T]) -> T:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
 import torch
@@ -47,11 +47,14 @@ def prime(pool: AnyPool, stream: CudaStream) -> None:
         known = workspaces_of.setdefault(pool.id, {}) if isinstance(pool, CudaPool) else None
         for library, use in _LIBRARIES.items():
             workspace = threading.get_ident(), stream.handle, library
-            if known is None or known.get(workspace):  # the allocator lists every block there is, which takes its time
-                use(device)
+            if known is not None and known.get(workspace):  # it is there, unless somebody else has cleared it since
+                use(device, _DTYPES[:1])
                 continue
-            before = allocated_on(pool.id, index, stream.handle)
-            use(device)
+            if known is None:
+                use(device, _DTYPES)
+                continue
+            before = allocated_on(pool.id, index, stream.handle)  # lists every block there is, which takes its time
+            use(device, _DTYPES)
             # A library that was told to keep none counts as having it outside: the safe side.
             known[workspace] = max(0, allocated_on(pool.id, index, stream.handle) - before)
 
@@ -71,18 +74,18 @@ def clear(index: int) -> bool:
     return True
 
 
-def _use_cublas(device: torch.device) -> None:
-    for dtype in _DTYPES:
+def _use_cublas(device: torch.device, dtypes: Iterable[torch.dtype]) -> None:
+    for dtype in dtypes:
         square = torch.zeros(_SIDE, _SIDE, device=device, dtype=dtype)
         torch.mm(square, square)
 
 
-def _use_cublaslt(device: torch.device) -> None:
-    for dtype in _DTYPES:
+def _use_cublaslt(device: torch.device, dtypes: Iterable[torch.dtype]) -> None:
+    for dtype in dtypes:
         square = torch.zeros(_SIDE, _SIDE, device=device, dtype=dtype)
         linear(square, square, square[0])  # with a bias, which is what goes this way
 
 
-_LIBRARIES: dict[str, Callable[[torch.device], None]] = {"cublas": _use_cublas, "cublaslt": _use_cublaslt}
+_LIBRARIES: dict[str, Callable[[torch.device, Iterable[torch.dtype]], None]] = {"cublas": _use_cublas, "cublaslt": _use_cublaslt}
 if os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE") == "1":
     del _LIBRARIES["cublaslt"]  # it has none of its own then

@@ -50,6 +50,7 @@ class MemoryEstimate:
         lazy_untold: Ids of the components that ``lazy`` leaves out, as that cannot be told of them: no sample, or no limit.
         seconds: How long profiling took.
         distrust: Why the bounds may not hold; empty where nothing speaks against them.
+        rehearsed: How many graphs were run, without being recorded, to know.
     """
 
     lower: int
@@ -62,6 +63,7 @@ class MemoryEstimate:
     seconds: float = field(compare=False)
     distrust: tuple[str, ...] = ()
     lazy_untold: tuple[str, ...] = ()
+    rehearsed: int = 0
 
     @property
     def trusted(self) -> bool:

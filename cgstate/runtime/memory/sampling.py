@@ -2,9 +2,9 @@
 
 In the throwaway pool that stands for a production pool, in production's order: of each component the two largest graphs, then one
 of each sixteenth of the size before; of many, four more. Where that cannot bound the rest closely, because outputs grow, sizes do
-not nest or little is held at all, the whole is rehearsed, by up to `MOST` graphs of a component and placeholders for the outputs of
-the others: from the two largest on where that is all there is, else in a pool of its own, since the place of a graph in the order
-counts.
+not nest or little is held at all, the whole is rehearsed: up to `MOST` graphs of a component are run, without being recorded, and
+placeholders stand for the outputs of the others. From the two largest on where that is all there is, else in a pool of its own,
+since the place of a graph in the order counts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureFailed, LiveAcrossBreak, describe
-from cgstate.lifecycle.states import PoolKind
+from cgstate.lifecycle.states import FailureKind, PoolKind
 from cgstate.runtime.domain import Isolation
+from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.memory.bounds import (
     NEAR,
     STRAY,
@@ -28,18 +29,19 @@ from cgstate.runtime.memory.bounds import (
     pool_at_most,
 )
 from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
-from cgstate.runtime.memory.scope import Measured, Profile, ProfileTransaction, profiling
-from cgstate.runtime.routines import capture_by_routine, statics_of
+from cgstate.runtime.memory.scope import Measured, Profile, ProfileTransaction, Reading, profiling
+from cgstate.runtime.routines import capture_by_routine, rehearse_by_routine, statics_of
 from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT
 from cgstate.runtime.statics import Statics, static_bytes
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
+    from cgstate.runtime.capture import Attempt
     from cgstate.runtime.domain import Domain
     from cgstate.runtime.record import ComponentRecord
 
 MOST = 16
-"""Graphs of one component that are rehearsed at most, give or take one."""
+"""Graphs of one component that are run in a rehearsal at most, give or take one."""
 FEW = 3
 """Graphs of one component that are all sampled."""
 STEP = 16
@@ -55,12 +57,19 @@ class Planned:
         descriptor: Which.
         buffers: Bytes of its static inputs, whoever else has them; None where they could not be made.
         measured: Its sample; None while there is none.
+        output: What it has left lent out when it was captured or rehearsed; None before.
     """
 
     record: ComponentRecord
     descriptor: Hashable
     buffers: int | None
     measured: Measured | None = None
+    output: int | None = None
+
+    @property
+    def name(self) -> str:
+        """E.g. ``decoder[64]``."""
+        return f"{self.record.component_id}[{self.descriptor!r}]"
 
 
 @dataclass(slots=True)
@@ -133,6 +142,7 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord]) -> MemoryEs
             seconds=profile.seconds,
             distrust=(*profile.distrust(), *unmade),
             lazy_untold=untold,
+            rehearsed=profile.rehearsed,
         )
 
 
@@ -149,9 +159,8 @@ def _shared(profile: Profile, plan: _Plan) -> Bound:
                 _sample(profile, transaction, graph, plan.domain)
             bound = _bound(plan, unit)
             if bound.far:  # further samples hardly narrow it: go on with all, which is the rehearsal itself
-                for graph in plan.graphs[2:]:
-                    _sample(profile, transaction, graph, plan.domain)
-                return bound.narrowed(_exact(profile, plan))
+                reading = _rehearsed(profile, transaction, plan.domain, [_Part(graph) for graph in plan.graphs[2:]])
+                return bound.narrowed(Bound(reading.reserved, reading.reserved))
         for graphs in components:
             for rank in _spread(graphs):
                 if graphs[rank].measured is None:
@@ -166,12 +175,6 @@ def _bound(plan: _Plan, unit: int) -> Bound:
     others = dict(_outputs(plan))
     lower = pool_at_least(peak, unit) if others else peak.reserved
     return Bound(lower, pool_at_most(peak, others.values(), unit), peak.workspaces, peak.reserved)
-
-
-def _exact(profile: Profile, plan: _Plan) -> Bound:
-    """What the pool holds, once all was captured in it."""
-    reserved = profile.reading(plan.domain).reserved
-    return Bound(reserved, reserved)
 
 
 def _spread(graphs: Sequence[Planned]) -> list[int]:
@@ -189,30 +192,78 @@ def _spread(graphs: Sequence[Planned]) -> list[int]:
 
 
 def _rehearse(profile: Profile, plan: _Plan) -> Bound:
-    """Capture all in order, in a fresh pool: beyond `MOST` of a component only some, and placeholders for the outputs of others."""
-    books = profile.books
+    """Rehearse all in a fresh pool: beyond `MOST` graphs of a component only some, and placeholders for the outputs of others."""
     outputs = dict(_outputs(plan))
-    held: list[object] = []
+    parts = list[_Part]()
+    for graphs in plan.components():
+        chosen = {round(rank * (len(graphs) - 1) / (MOST - 1)) for rank in range(MOST)} | {0, 1}
+        for rank, graph in enumerate(graphs):
+            if len(graphs) <= MOST or rank in chosen:
+                parts.append(_Part(graph))
+            elif graph in outputs:
+                parts.append(_Part(graph, outputs[graph]))
     with profile.apart() as transaction:
-        for graphs in plan.components():
-            chosen = {round(rank * (len(graphs) - 1) / (MOST - 1)) for rank in range(MOST)} | {0, 1}
-            for rank, graph in enumerate(graphs):
-                domain = profile.domain(plan.domain)
-                if len(graphs) <= MOST or rank in chosen or domain.pool is None or domain.stream is None:
-                    _sample(profile, transaction, graph, plan.domain)
-                elif graph in outputs:
-                    held.append(books.backend.hold(domain.pool.handle, domain.stream, outputs[graph]))
-        if not held:
-            return _exact(profile, plan)
-        reading = profile.reading(plan.domain)
-        held.clear()
+        reading = _rehearsed(profile, transaction, plan.domain, parts)
+    if not any(part.placeholder for part in parts):
+        return Bound(reading.reserved, reading.reserved)
     if sum(outputs.values()) > (NEAR - 1) * reading.reserved:
-        taken = sum(graph.measured is not None for graph in plan.graphs)
-        profile.doubts.append(f"outputs are much of it, and only {taken} of {len(plan.graphs)} graphs were sampled")
+        taken = sum(graph.output is not None for graph in plan.graphs)
+        profile.doubts.append(f"outputs are much of it, and only {taken} of {len(plan.graphs)} graphs were run")
     # More is known of outputs now: what was held for them far in excess, and is not free as well, will not be there.
     excess = sum(outputs[graph] - size for graph, size in _outputs(plan)) - (reading.reserved - reading.live)
     likely = reading.reserved - max(0, excess - int((STRAY - 1) * reading.reserved))
-    return Bound(0, max(int(STRAY * likely), likely + GRANULE * books.backend.mebibyte))
+    return Bound(0, max(int(STRAY * likely), likely + GRANULE * profile.books.backend.mebibyte))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One graph of a rehearsal.
+
+    Attributes:
+        graph: Which.
+        placeholder: Bytes that stand for its output instead of running it; None: it is run.
+    """
+
+    graph: Planned
+    placeholder: int | None = None
+
+
+def _rehearsed(profile: Profile, transaction: ProfileTransaction, domain: Domain, parts: Sequence[_Part]) -> Reading:
+    """What the pool that stands for ``domain``'s holds in the end, if all is rehearsed in it in order, and kept."""
+    readings, held = list[Reading](), list[object]()
+
+    def run(attempt: Attempt) -> None:
+        if attempt.first_block is not None:
+            attempt.first_block.lay(attempt.backend, attempt.pool, attempt.stream)
+        for part in parts:
+            if part.placeholder is None:
+                held.append(_run(profile, attempt, part.graph))
+            else:
+                held.append(attempt.backend.hold(attempt.pool, attempt.stream, part.placeholder))
+        readings.append(profile.reading(domain))
+
+    first = parts[0].graph
+    try:
+        transaction.rehearse(profile.entry(first.record, first.descriptor, domain), run)
+    finally:
+        held.clear()  # an error keeps this frame
+    return readings[0]
+
+
+def _run(profile: Profile, attempt: Attempt, graph: Planned) -> object:
+    """Run a graph's work, unrecorded; what it would keep. What cannot be run is a doubt, unless the device is lost."""
+    try:
+        rehearsal = rehearse_by_routine(attempt, graph.record, graph.descriptor)
+    except Exception as error:
+        clear_frames(error)  # they hold what was made
+        profile.books.notice(error)
+        if profile.books.lost:
+            raise CaptureFailed(FailureKind.DEVICE, graph.record.component_id, graph.descriptor) from error
+        profile.doubts.append(f"{graph.name} could not be run: {describe(error)}")
+        return None
+    graph.output = rehearsal.output_bytes
+    profile.rehearsed += 1
+    return rehearsal.kept
 
 
 def _peak(plan: _Plan) -> Peak:
@@ -223,20 +274,16 @@ def _peak(plan: _Plan) -> Peak:
 
 
 def _outputs(plan: _Plan) -> Iterator[tuple[Planned, int]]:
-    """Each graph that was not sampled, with what it leaves lent out at most."""
+    """Each graph that was not run, with what it leaves lent out at most."""
     for graphs in plan.components():
         points = _points(graphs)
         for graph in graphs:
-            if graph.measured is None and points:
+            if graph.output is None and points:
                 yield graph, output_at_most(graph.buffers or 0, points)
 
 
 def _points(graphs: Sequence[Planned]) -> list[Point]:
-    return [
-        Point(graph.buffers or 0, graph.measured.sample.output_bytes)
-        for graph in graphs
-        if graph.measured is not None and graph.measured.sample.error is None
-    ]
+    return [Point(graph.buffers or 0, graph.output) for graph in graphs if graph.output is not None]
 
 
 # -- graphs with a pool each --------------------------------------------------------------------------------------------
@@ -294,6 +341,8 @@ def _sample(profile: Profile, transaction: ProfileTransaction, graph: Planned, d
         if profile.books.lost:
             raise
     graph.measured = profile.measured[-1]
+    if graph.measured.sample.error is None:
+        graph.output = graph.measured.sample.output_bytes
 
 
 def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Sample]) -> tuple[list[Planned], int]:

@@ -7,7 +7,7 @@ as the real one will.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -27,7 +27,7 @@ from cgstate.runtime.transaction import Transaction, TransactionKind
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
-    from cgstate.runtime.capture import MakeFunction, Recording
+    from cgstate.runtime.capture import Attempt, MakeFunction, Recording
     from cgstate.runtime.record import ComponentRecord
 
 FIRST_USE = 512
@@ -101,6 +101,29 @@ class ProfileTransaction(Transaction):
             outcome.settled = recording.settled
         return recording
 
+    def rehearse(self, entry: Entry, run: Callable[[Attempt], None]) -> None:
+        """Let ``run`` do what it likes where a stand-in would be recorded, and when: the gate is held. Nothing is recorded.
+
+        Raises:
+            IllegalTransition: the entry, its pool or the gate refuses.
+            CaptureFailed: the device gave no pool or no stream.
+            BaseException: what ``run`` raised.
+        """
+        capture, backend = self._prepared(entry, None), self.books.backend
+        try:
+            capture.begin(None)
+            capture.follow()
+            backend.keep_generator(capture.undo)
+            attempt, caller = capture.attempt, backend.current_stream()
+            attempt.stream.wait(caller.record())  # inputs and weights may still be on their way
+            if attempt.prime:
+                backend.prime_workspaces(attempt.workspaces, attempt.stream)
+            run(attempt)
+            caller.wait(attempt.stream.record())
+        finally:
+            if self.current is capture:
+                capture.give_up()
+
     @contextmanager
     def recording(self, entry: Entry, *, stream: object = None, uses_random: bool = False) -> Iterator[None]:
         """As `Transaction.recording`, and measured."""
@@ -140,15 +163,29 @@ class Profile:
         thread: Whose captures are profiled.
         measured: Every capture so far.
         doubts: What else speaks against an estimate.
+        rehearsed: How many graphs were run without being recorded.
     """
 
-    __slots__ = ("_domains", "_estimate", "_open", "_started", "_taken", "_transactions", "books", "doubts", "measured", "thread")
+    __slots__ = (
+        "_domains",
+        "_estimate",
+        "_open",
+        "_started",
+        "_taken",
+        "_transactions",
+        "books",
+        "doubts",
+        "measured",
+        "rehearsed",
+        "thread",
+    )
 
     def __init__(self, books: Books, thread: int) -> None:
         self.books = books
         self.thread = thread
         self.measured: list[Measured] = []
         self.doubts: list[str] = []
+        self.rehearsed = 0
         self._domains: dict[Domain, Domain] = {}
         self._transactions: list[ProfileTransaction] = []
         self._open = False
