@@ -90,9 +90,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     with inside, backend.recording_mode():
         mark = backend.generator_mark()
         with backend.on_stream(stream):
-            settled, breaks = _warm_up(attempt, make)
-            if attempt.first_block is not None and settled and not breaks:  # what breaks allocate is not the pool's
-                attempt.first_block.make(backend, attempt.pool, stream, lambda: run_round(make(True)), undo)
+            settled = _prepare(attempt, make, undo)
         uses_random = backend.generator_mark() != mark
         stream.synchronize()  # nothing of the warm-up may still run when the capture opens
         with backend.on_stream(stream):
@@ -122,27 +120,33 @@ class Rehearsal:
     Attributes:
         kept: What a graph of it would keep.
         output_bytes: What that has lent out of the pool.
+        settled: Whether the last warm-up round left no new allocation behind.
     """
 
     kept: object
     output_bytes: int
+    settled: bool
 
 
-def rehearse(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object]) -> Rehearsal:
-    """Run the work unrecorded, with memory from the pool: the allocator serves it as it would serve its capture.
+def rehearse(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog) -> Rehearsal:
+    """Warm up as `record` does, then run the work unrecorded, with memory from the pool: as the allocator serves a capture.
 
-    It is run once before, with memory from anywhere: what libraries and compilers make at its first use is not the pool's.
+    Args:
+        attempt: Where and how.
+        make: Makes the function to run.
+        inside: What all of it runs inside.
+        undo: Told of everything that has to be put back; the caller runs it, however this ends.
 
     Raises:
         BaseException: what the work raised.
     """
     backend, stream = attempt.backend, attempt.stream
     with inside, backend.recording_mode(), backend.on_stream(stream):
-        run_round(make(True))
+        settled = _prepare(attempt, make, undo)
         function = make(False)
         before = backend.allocated_bytes()
         kept = run_segments(function, partial(backend.allocating_from, attempt.pool, stream))
-        return Rehearsal(kept, backend.allocated_bytes() - before)
+        return Rehearsal(kept, backend.allocated_bytes() - before, settled)
     raise RuntimeError("the capture context swallowed the error that ended the rehearsal")
 
 
@@ -159,6 +163,14 @@ def record_block(attempt: Attempt, undo: UndoLog) -> Iterator[Graph]:
         yield graph
         backend.close_capture(graph)
     caller.wait(stream.record())
+
+
+def _prepare(attempt: Attempt, make: MakeFunction, undo: UndoLog) -> bool:
+    """Warm up, and give the pool its first block; whether the warm-up has settled. The capture stream is current."""
+    settled, breaks = _warm_up(attempt, make)
+    if attempt.first_block is not None and settled and not breaks:  # what breaks allocate is not the pool's
+        attempt.first_block.make(attempt.backend, attempt.pool, attempt.stream, lambda: run_round(make(True)), undo)
+    return settled
 
 
 def _warm_up(attempt: Attempt, make: MakeFunction) -> tuple[bool, bool]:

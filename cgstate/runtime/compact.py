@@ -50,19 +50,11 @@ class FirstBlock:
         Raises:
             BaseException: what ``run`` raised, unless that was for want of memory; or what the device did.
         """
-        if self.known.get(self.descriptor) is None:
+        size = self.known.get(self.descriptor)
+        if size is None:
             if not self.may_search:
                 return
-            self.known[self.descriptor] = _worth_trying(backend, stream) and smallest_block(backend, stream, run, undo)
-        self.lay(backend, pool, stream)
-
-    def lay(self, backend: Backend, pool: MemoryPool, stream: Stream) -> None:
-        """The same without a search: leave the block if it is known.
-
-        Raises:
-            BaseException: what the device did, unless there is no memory left.
-        """
-        size = self.known.get(self.descriptor)
+            size = self.known[self.descriptor] = _worth_trying(backend, stream) and smallest_block(backend, stream, run, undo)
         if size:
             try:
                 backend.hold(pool, stream, size)  # and let it go: it stays in the pool

@@ -10,6 +10,7 @@ from cgstate.runtime.pinned import by_input
 from cgstate.runtime.statics import Statics
 
 if TYPE_CHECKING:
+    from cgstate.backends.undo import UndoLog
     from cgstate.runtime.capture import Attempt, Recording
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.record import AnyRoutine, ComponentRecord
@@ -54,8 +55,8 @@ def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRouti
     )
 
 
-def rehearse_by_routine(attempt: Attempt, record: ComponentRecord, descriptor: Hashable) -> Rehearsal:
-    """Do what `capture_by_routine` does, but record nothing.
+def rehearse_by_routine(attempt: Attempt, record: ComponentRecord, descriptor: Hashable, undo: UndoLog) -> Rehearsal:
+    """Do what `capture_by_routine` does, but record nothing; ``undo`` as for `rehearse`.
 
     Raises:
         BaseException: what the routine raised.
@@ -70,7 +71,7 @@ def rehearse_by_routine(attempt: Attempt, record: ComponentRecord, descriptor: H
         return lambda: routine.forward_for_capture(descriptor, buffers)
 
     try:
-        return rehearse(attempt, make, routine.capture_context(descriptor, buffers))
+        return rehearse(attempt, make, routine.capture_context(descriptor, buffers), undo)
     finally:
         if buffers is not None:
             routine.after_capture(descriptor, buffers)

@@ -19,6 +19,7 @@ from cgstate.backends.sim import kernels
 from cgstate.lifecycle.invariants import Checker as Who
 from cgstate.lifecycle.invariants import broken_in
 from cgstate.runtime.check import world_of, wrong_seals
+from cgstate.runtime.memory.sampling import CAPTURED
 from cgstate.runtime.sync import ThreadingSync
 from tests.runtime.helpers import Model
 from tests.runtime.interrupting import Interrupter, described, worth_trying
@@ -59,11 +60,19 @@ class Alone(ThreadingSync):
 class Bench:
     """A manager on a device of its own, with a component that captures lazily, and two entries of the low-level door."""
 
-    def __init__(self, *, serving: bool = True, leased: bool = False, model: Model | None = None, **keys: Any) -> None:
+    def __init__(
+        self,
+        *,
+        serving: bool = True,
+        leased: bool = False,
+        model: Model | None = None,
+        sizes: tuple[int, ...] = (4, 8),
+        **keys: Any,
+    ) -> None:
         self.model = model = model or Model()
         kind: Any = cgstate.LeasedComponent if leased else cgstate.Component
         lazy = cgstate.CaptureMode.PRECAPTURE_LAZY
-        self.net = kind("net", model.routine((4, 8, 16)), (4, 8), capture_mode=lazy, dependencies=("kv",))
+        self.net = kind("net", model.routine((4, 8, 16)), sizes, capture_mode=lazy, dependencies=("kv",))
         self.manager = model.manager(**{"check": False, "isolation": "per_entry", "sync": Alone(), **keys})
         self.books = self.manager._books
         self.inputs = {size: model.input(size) for size in (3, 4, 8, 12)}
@@ -78,6 +87,11 @@ class Bench:
 
     def prepare(self) -> None:
         self.manager.prepare([self.net], {"net": {"max_extra_graphs": 1}})
+
+    def rehearsed(self) -> int:
+        """How many graphs an estimate runs without capturing them."""
+        self.prepare()
+        return self.manager.profile_memory().rehearsed
 
     def call(self, size: int) -> list[Any]:
         answer = self.net(self.inputs[size])
@@ -392,3 +406,9 @@ def test_serving_while(act: Callable[[Bench], object]) -> None:
 @pytest.mark.parametrize("act", EARLY.values(), ids=EARLY.keys())
 def test_before_serving_while(act: Callable[[Bench], object]) -> None:
     sweep(lambda: Bench(serving=False, isolation="shared"), act, every=3)  # most of it is capturing, as above
+
+
+def test_before_serving_while_graphs_are_run_to_know_what_they_will_hold() -> None:
+    sizes = (4, 8, 12, 20)
+    assert Bench(serving=False, isolation="shared", sizes=sizes).rehearsed() == len(sizes) - CAPTURED
+    sweep(lambda: Bench(serving=False, isolation="shared", sizes=sizes), profile, every=2)

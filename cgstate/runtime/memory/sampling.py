@@ -1,16 +1,19 @@
 """What to capture in order to know what everything will hold.
 
 In the throwaway pool that stands for a production pool, in production's order: of each component the two largest graphs, then one
-of each sixteenth of the size before; of many, four more. Where that cannot bound the rest closely, because outputs grow, sizes do
-not nest or little is held at all, the whole is rehearsed: up to `MOST` graphs of a component are run, without being recorded, and
-placeholders stand for the outputs of the others. From the two largest on where that is all there is, else in a pool of its own,
-since the place of a graph in the order counts.
+of each sixteenth of the size before; of many, four more. Only the two are captured. Whatever else is asked of a pool is asked by
+running graphs unrecorded, which takes a part of the time: the allocator serves a capture as it serves eager work whose memory comes
+from the same pool.
+
+Where that cannot bound the rest closely, because outputs grow, sizes do not nest or little is held at all, the whole is rehearsed:
+up to `MOST` graphs of a component are run, and placeholders stand for the outputs of the others. From the two largest on where that
+is all there is, else in a pool of its own, since the place of a graph in the order counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -29,7 +32,7 @@ from cgstate.runtime.memory.bounds import (
     pool_at_most,
 )
 from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
-from cgstate.runtime.memory.scope import Measured, Profile, ProfileTransaction, Reading, profiling
+from cgstate.runtime.memory.scope import Profile, ProfileTransaction, Reading, profiling
 from cgstate.runtime.routines import capture_by_routine, rehearse_by_routine, statics_of
 from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT
 from cgstate.runtime.statics import Statics, static_bytes
@@ -43,9 +46,11 @@ if TYPE_CHECKING:
 MOST = 16
 """Graphs of one component that are run in a rehearsal at most, give or take one."""
 FEW = 3
-"""Graphs of one component that are all sampled."""
+"""Graphs of one component that are all run."""
+CAPTURED = 2
+"""Graphs of one component that are captured, to see that they can be, and what the driver takes."""
 STEP = 16
-"""How much smaller, in bytes of static inputs, the next sample after the two largest is."""
+"""How much smaller, in bytes of static inputs, the next graph to be run after the two largest is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,15 +61,15 @@ class Planned:
         record: Its component.
         descriptor: Which.
         buffers: Bytes of its static inputs, whoever else has them; None where they could not be made.
-        measured: Its sample; None while there is none.
-        output: What it has left lent out when it was captured or rehearsed; None before.
+        output: What it has left lent out when it was captured or run; None before, or if that failed.
+        after: What the pool held after it, where that was looked at.
     """
 
     record: ComponentRecord
     descriptor: Hashable
     buffers: int | None
-    measured: Measured | None = None
     output: int | None = None
+    after: Reading | None = None
 
     @property
     def name(self) -> str:
@@ -77,7 +82,7 @@ class Bound:
     """What one production pool will hold: bytes at least and at most, library workspaces included and apart.
 
     Attributes:
-        peak: What the samples alone have held.
+        peak: What those graphs alone have held that were run.
     """
 
     lower: int = 0
@@ -154,23 +159,21 @@ def _shared(profile: Profile, plan: _Plan) -> Bound:
     unit = profile.books.backend.mebibyte
     components = list(plan.components())
     with profile.apart() as transaction:
-        if len(components) == 1 and FEW < len(plan.graphs) <= MOST:
-            for graph in plan.graphs[:2]:
-                _sample(profile, transaction, graph, plan.domain)
-            bound = _bound(plan, unit)
-            if bound.far:  # further samples hardly narrow it: go on with all, which is the rehearsal itself
-                reading = _rehearsed(profile, transaction, plan.domain, [_Part(graph) for graph in plan.graphs[2:]])
-                return bound.narrowed(Bound(reading.reserved, reading.reserved))
         for graphs in components:
-            for rank in _spread(graphs):
-                if graphs[rank].measured is None:
-                    _sample(profile, transaction, graphs[rank], plan.domain)
+            ranks = _spread(graphs)
+            for rank in ranks[:CAPTURED]:
+                _sample(profile, transaction, graphs[rank], plan.domain)
+            if len(components) == 1 and FEW < len(graphs) <= MOST and (bound := _bound(plan, unit)).far:
+                # Some more hardly narrow it: go on with all, which is the rehearsal itself.
+                reading = _run(profile, transaction, plan.domain, [_Part(graph) for graph in graphs[CAPTURED:]])
+                return bound.narrowed(Bound(reading.reserved, reading.reserved))
+            _run(profile, transaction, plan.domain, [_Part(graphs[rank]) for rank in ranks[CAPTURED:]])
     bound = _bound(plan, unit)
     return bound.narrowed(_rehearse(profile, plan)) if bound.far else bound
 
 
 def _bound(plan: _Plan, unit: int) -> Bound:
-    """Bound a pool by what was sampled in it so far."""
+    """Bound a pool by what was run in it so far."""
     peak = _peak(plan)
     others = dict(_outputs(plan))
     lower = pool_at_least(peak, unit) if others else peak.reserved
@@ -178,7 +181,7 @@ def _bound(plan: _Plan, unit: int) -> Bound:
 
 
 def _spread(graphs: Sequence[Planned]) -> list[int]:
-    """Which graphs of a component to sample first, in order."""
+    """Which graphs of a component to run first, in order."""
     last = len(graphs) - 1
     if len(graphs) <= FEW:
         return list(range(len(graphs)))
@@ -203,7 +206,7 @@ def _rehearse(profile: Profile, plan: _Plan) -> Bound:
             elif graph in outputs:
                 parts.append(_Part(graph, outputs[graph]))
     with profile.apart() as transaction:
-        reading = _rehearsed(profile, transaction, plan.domain, parts)
+        reading = _run(profile, transaction, plan.domain, parts)
     if not any(part.placeholder for part in parts):
         return Bound(reading.reserved, reading.reserved)
     if sum(outputs.values()) > (NEAR - 1) * reading.reserved:
@@ -215,60 +218,9 @@ def _rehearse(profile: Profile, plan: _Plan) -> Bound:
     return Bound(0, max(int(STRAY * likely), likely + GRANULE * profile.books.backend.mebibyte))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One graph of a rehearsal.
-
-    Attributes:
-        graph: Which.
-        placeholder: Bytes that stand for its output instead of running it; None: it is run.
-    """
-
-    graph: Planned
-    placeholder: int | None = None
-
-
-def _rehearsed(profile: Profile, transaction: ProfileTransaction, domain: Domain, parts: Sequence[_Part]) -> Reading:
-    """What the pool that stands for ``domain``'s holds in the end, if all is rehearsed in it in order, and kept."""
-    readings, held = list[Reading](), list[object]()
-
-    def run(attempt: Attempt) -> None:
-        if attempt.first_block is not None:
-            attempt.first_block.lay(attempt.backend, attempt.pool, attempt.stream)
-        for part in parts:
-            if part.placeholder is None:
-                held.append(_run(profile, attempt, part.graph))
-            else:
-                held.append(attempt.backend.hold(attempt.pool, attempt.stream, part.placeholder))
-        readings.append(profile.reading(domain))
-
-    first = parts[0].graph
-    try:
-        transaction.rehearse(profile.entry(first.record, first.descriptor, domain), run)
-    finally:
-        held.clear()  # an error keeps this frame
-    return readings[0]
-
-
-def _run(profile: Profile, attempt: Attempt, graph: Planned) -> object:
-    """Run a graph's work, unrecorded; what it would keep. What cannot be run is a doubt, unless the device is lost."""
-    try:
-        rehearsal = rehearse_by_routine(attempt, graph.record, graph.descriptor)
-    except Exception as error:
-        clear_frames(error)  # they hold what was made
-        profile.books.notice(error)
-        if profile.books.lost:
-            raise CaptureFailed(FailureKind.DEVICE, graph.record.component_id, graph.descriptor) from error
-        profile.doubts.append(f"{graph.name} could not be run: {describe(error)}")
-        return None
-    graph.output = rehearsal.output_bytes
-    profile.rehearsed += 1
-    return rehearsal.kept
-
-
 def _peak(plan: _Plan) -> Peak:
-    """The pool after its last good sample."""
-    readings = [graph.measured.after for graph in plan.graphs if graph.measured is not None and graph.measured.sample.error is None]
+    """The pool after the last graph that was run in it."""
+    readings = [graph.after for graph in plan.graphs if graph.after is not None and graph.output is not None]
     last = max(readings, key=lambda reading: reading.reserved, default=None)
     return Peak(0, 0, 0) if last is None else Peak(last.small, last.large, last.workspaces)
 
@@ -292,25 +244,29 @@ def _points(graphs: Sequence[Planned]) -> list[Point]:
 def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Plan]) -> list[Bound]:
     """Bound graphs of one component that have a pool each: measured, or between the next larger and the next smaller measured one.
 
-    Samples the widest gap in the middle until the bounds are near.
+    Measures the widest gap in the middle until the bounds are near.
     """
     domains = {plan.graphs[0]: plan.domain for plan in plans.values()}
 
     def measure(rank: int) -> None:
+        graph, known = graphs[rank], sum(each.after is not None for each in graphs)
         with profile.apart() as transaction:
-            _sample(profile, transaction, graphs[rank], domains[graphs[rank]])
+            if known < CAPTURED:
+                _sample(profile, transaction, graph, domains[graph])
+            else:
+                _run(profile, transaction, domains[graph], [_Part(graph)])
 
     unit = profile.books.backend.mebibyte
     granule, step = GRANULE * unit, (LARGE_SEGMENT - OWN_LIMIT) * unit
     for rank in sorted({0, len(graphs) // 2, len(graphs) - 1}):
         measure(rank)
     while True:
-        known = [(rank, graph.measured) for rank, graph in enumerate(graphs) if graph.measured is not None]
-        bounds = [Bound(m.after.reserved, m.after.reserved, m.after.workspaces) for _, m in known]
+        known = [(rank, graph.after) for rank, graph in enumerate(graphs) if graph.after is not None]
+        bounds = [Bound(after.reserved, after.reserved, after.workspaces) for _, after in known]
         widest, gap = 0, 0
         for (rank, one), (next_rank, other) in pairwise(known):
-            sizes = sorted((one.after.reserved, other.after.reserved))
-            workspaces = min(one.after.workspaces, other.after.workspaces)
+            sizes = sorted((one.reserved, other.reserved))
+            workspaces = min(one.workspaces, other.workspaces)
             between = next_rank - rank - 1
             bounds += [Bound(sizes[0], sizes[1], workspaces)] * between
             if between:
@@ -319,9 +275,9 @@ def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Pla
                 bounds.append(Bound(-max(stray, step), stray))
             if (sizes[1] - sizes[0]) * between > gap:
                 widest, gap = (rank + next_rank) // 2, (sizes[1] - sizes[0]) * between
-        sizes = [one.after.reserved for _, one in known]
+        sizes = [one.reserved for _, one in known]
         if any(other > one + granule for one, other in pairwise(sizes)) and len(known) < min(len(graphs), MOST):
-            measure(next(rank for rank, graph in enumerate(graphs) if graph.measured is None))  # a larger one takes less: no order
+            measure(next(rank for rank, graph in enumerate(graphs) if graph.after is None))  # a larger one takes less: no order
         elif not gap or sum(bound.upper for bound in bounds) <= NEAR * sum(bound.lower for bound in bounds):
             return bounds
         else:
@@ -340,9 +296,72 @@ def _sample(profile: Profile, transaction: ProfileTransaction, graph: Planned, d
     except (CaptureFailed, LiveAcrossBreak):
         if profile.books.lost:
             raise
-    graph.measured = profile.measured[-1]
-    if graph.measured.sample.error is None:
-        graph.output = graph.measured.sample.output_bytes
+    measured = profile.measured[-1]
+    graph.after = measured.after
+    if measured.sample.error is None:
+        graph.output = measured.sample.output_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One graph that is run, or left out.
+
+    Attributes:
+        graph: Which.
+        placeholder: Bytes that stand for its output instead of running it; None: it is run.
+    """
+
+    graph: Planned
+    placeholder: int | None = None
+
+
+def _run(profile: Profile, transaction: ProfileTransaction, domain: Domain, parts: Sequence[_Part]) -> Reading:
+    """Run graphs in order where ``domain``'s pool would be, unrecorded, and keep what they would keep.
+
+    Returns:
+        What the pool holds in the end; nothing where nothing was to be run.
+    """
+    if not parts:
+        return Reading()
+    readings = list[Reading]()
+
+    def run(attempt: Attempt, undo: UndoLog) -> None:
+        for part in parts:
+            if part.placeholder is None:
+                transaction.kept.append(_run_one(profile, attempt, part.graph, undo))
+                attempt = replace(attempt, first_block=None)
+            else:
+                transaction.kept.append(attempt.backend.hold(attempt.pool, attempt.stream, part.placeholder))
+        readings.append(profile.reading(domain))
+
+    first = parts[0].graph
+    try:
+        transaction.rehearse(profile.entry(first.record, first.descriptor, domain), run)
+    except CaptureFailed as failure:
+        if profile.books.lost:
+            raise
+        profile.doubts.append(f"{first.name} could not be run: {failure}")
+    reading = readings[0] if readings else Reading()
+    parts[-1].graph.after = reading
+    return reading
+
+
+def _run_one(profile: Profile, attempt: Attempt, graph: Planned, undo: UndoLog) -> object:
+    """Run a graph's work; what it would keep. What cannot be run is a doubt, unless the device is lost."""
+    try:
+        rehearsal = rehearse_by_routine(attempt, graph.record, graph.descriptor, undo)
+    except Exception as error:
+        clear_frames(error)  # they hold what was made
+        profile.books.notice(error)
+        if profile.books.lost:
+            raise CaptureFailed(FailureKind.DEVICE, graph.record.component_id, graph.descriptor) from error
+        profile.doubts.append(f"{graph.name} could not be run: {describe(error)}")
+        return None
+    if not rehearsal.settled:
+        profile.doubts.append(profile.unsettled(graph.name))
+    graph.output = rehearsal.output_bytes
+    profile.rehearsed += 1
+    return rehearsal.kept
 
 
 def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Sample]) -> tuple[list[Planned], int]:
@@ -380,15 +399,16 @@ def _lazy(records: Sequence[ComponentRecord], graphs: Sequence[Planned]) -> tupl
         extra = record.capacity - startup
         if not record.allows_lazy or not extra:
             continue
-        measured = [graph.measured for graph in graphs if graph.record is record and graph.measured is not None]
-        if record.config.max_extra_graphs == "unbounded" or not measured:
+        costs = [_cost(graph) for graph in graphs if graph.record is record and graph.output is not None]
+        if record.config.max_extra_graphs == "unbounded" or not costs:
             untold.append(record.component_id)
         else:
-            total += extra * max(_cost(record, each) for each in measured)
+            total += extra * max(costs)
     return total, tuple(untold)
 
 
-def _cost(record: ComponentRecord, measured: Measured) -> int:
-    sample = measured.sample
-    alone = record.isolation is Isolation.per_entry
-    return sample.buffer_bytes + (sample.pool_bytes if alone else sample.output_bytes)
+def _cost(graph: Planned) -> int:
+    """Bytes that one more graph like it takes."""
+    alone = graph.record.isolation is Isolation.per_entry
+    taken = graph.after.reserved if alone and graph.after is not None else graph.output or 0
+    return (graph.buffers or 0) + taken

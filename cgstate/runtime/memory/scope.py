@@ -77,13 +77,18 @@ class Measured:
 
 
 class ProfileTransaction(Transaction):
-    """A transaction inside a profile. Its commit drops what was recorded, at the end of the profile."""
+    """A transaction inside a profile. Its commit drops what was recorded, at the end of the profile.
 
-    __slots__ = ("_profile",)
+    Attributes:
+        kept: What graphs that were only rehearsed would keep.
+    """
+
+    __slots__ = ("_profile", "kept")
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile.books, TransactionKind.profile)
         self._profile = profile
+        self.kept: list[object] = []
 
     def resolve(self, entry: Entry) -> Entry:
         """The stand-in of ``entry``."""
@@ -101,8 +106,10 @@ class ProfileTransaction(Transaction):
             outcome.settled = recording.settled
         return recording
 
-    def rehearse(self, entry: Entry, run: Callable[[Attempt], None]) -> None:
+    def rehearse(self, entry: Entry, run: Callable[[Attempt, UndoLog], None]) -> None:
         """Let ``run`` do what it likes where a stand-in would be recorded, and when: the gate is held. Nothing is recorded.
+
+        What it appends to `kept` is kept as long as the recordings.
 
         Raises:
             IllegalTransition: the entry, its pool or the gate refuses.
@@ -118,7 +125,7 @@ class ProfileTransaction(Transaction):
             attempt.stream.wait(caller.record())  # inputs and weights may still be on their way
             if attempt.prime:
                 backend.prime_workspaces(attempt.workspaces, attempt.stream)
-            run(attempt)
+            run(attempt, capture.undo)
             caller.wait(attempt.stream.record())
         finally:
             if self.current is capture:
@@ -348,6 +355,10 @@ class Profile:
         """Since the profile began."""
         return (self.books.sync.now_ns() - self._started) / 1e9
 
+    def unsettled(self, name: str) -> str:
+        """The doubt about a graph whose warm-up did not settle."""
+        return f"the warm-up of {name} did not settle in {self.books.warmup_rounds} rounds"
+
     def distrust(self) -> tuple[str, ...]:
         """What speaks against an estimate from these samples."""
         unit = self.books.backend.mebibyte
@@ -357,7 +368,7 @@ class Profile:
             if sample.error is not None:
                 reasons.append(f"{name} could not be captured: {sample.error}")
             elif not sample.settled:
-                reasons.append(f"the warm-up of {name} did not settle in {self.books.warmup_rounds} rounds")
+                reasons.append(self.unsettled(name))
         met: set[str] = set()
         for sample, taken in zip(self.samples, self._taken, strict=True):
             most = LATER_USE if sample.component in met else FIRST_USE
@@ -391,7 +402,7 @@ class Profile:
         """Register what ends the profile: nothing made in it is left."""
         self._clear(undo, self._transactions)
 
-    def _clear(self, undo: UndoLog, transactions: Sequence[Transaction]) -> None:
+    def _clear(self, undo: UndoLog, transactions: Sequence[ProfileTransaction]) -> None:
         """What is registered last is done first."""
         books, domains = self.books, list(self._domains.values())
 
@@ -416,6 +427,7 @@ class Profile:
         undo.always("retire the profile's pools", retire)
         for transaction in transactions:
             undo.always("drop what was recorded", transaction.abort)
+            undo.always("drop what was rehearsed", transaction.kept.clear)
 
 
 class _Before:

@@ -1,0 +1,186 @@
+"""Graphs that an estimate runs instead of capturing them: they hold the same, and nothing is left of them (K03, I4)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cgstate import CaptureFailed, ManagerState
+from cgstate.backends.sim import SimTensor, kernels
+from cgstate.runtime.memory.sampling import CAPTURED, MOST
+from tests.runtime.failing import Bench
+from tests.runtime.helpers import Model, before, counts
+from tests.runtime.test_segments import Split
+
+SIZES = (2, 4, 8, 16, 32)
+
+
+class Running(Bench):
+    """A bench whose graphs of 8 rows and less are run, not captured, by an estimate."""
+
+    def __init__(self) -> None:
+        super().__init__(descriptors=SIZES)
+        self.prepared()
+        self.rows: list[int] = []
+        self.lost = False
+        work = self.routine.work
+
+        def seen(x: SimTensor) -> SimTensor:
+            self.rows.append(x.shape[0])
+            if self.lost and x.shape[0] == 8:
+                self.device.lose()
+            return work(x)
+
+        self.routine.work = seen  # type: ignore[method-assign]
+
+
+def test_few_graphs_are_all_run_and_two_of_them_captured() -> None:
+    bench = Running()
+    estimate = bench.manager.profile_memory()
+    assert len(estimate.samples) == CAPTURED == 2
+    assert estimate.rehearsed == len(SIZES) - CAPTURED
+    assert set(bench.rows) == set(SIZES)
+    comparison = bench.manager.capture_and_bind().comparison
+    assert comparison is not None
+    assert comparison.lower == comparison.actual
+    assert comparison.ratio <= 1.07
+
+
+@pytest.mark.parametrize("isolation", ["shared", "per_component", "per_entry"])
+def test_of_many_graphs_some_are_run(isolation: str) -> None:
+    model = Model()
+    manager = model.manager(isolation=isolation)
+    manager.prepare([model.component(descriptors=tuple(range(1, 65)))])
+    estimate = manager.profile_memory()
+    assert len(estimate.samples) == CAPTURED
+    assert 0 < estimate.rehearsed <= 2 * MOST
+    comparison = manager.capture_and_bind().comparison
+    assert comparison is not None
+    assert comparison.within, str(comparison)
+
+
+def test_every_run_is_cleaned_up_by_the_routine() -> None:
+    bench = Running()
+    bench.manager.profile_memory()
+    calls = bench.routine.calls
+    assert calls["after_capture"] == calls["context exit"] == calls["context enter"] == len(SIZES)
+
+
+def test_a_graph_that_cannot_be_run_is_a_doubt_and_the_others_are_run() -> None:
+    bench = Running()
+    work, footprint, states = bench.routine.work, bench.footprint(), bench.states()
+
+    def failing(x: SimTensor) -> SimTensor:
+        if x.shape[0] == 8:
+            raise ValueError("not this one")
+        return work(x)
+
+    bench.routine.work = failing  # type: ignore[method-assign]
+    estimate = bench.manager.profile_memory()
+    assert not estimate.trusted
+    (reason,) = estimate.distrust
+    assert "toy[8] could not be run" in reason
+    assert "not this one" in reason
+    assert estimate.rehearsed == len(SIZES) - CAPTURED - 1
+    assert bench.rows[-1] == min(SIZES)
+    assert (bench.footprint(), bench.states()) == (footprint, states)
+    bench.quiet()
+
+
+def test_an_interrupt_goes_through_and_leaves_nothing() -> None:
+    bench = Running()
+    bench.manager.profile_memory()
+    footprint, states = bench.footprint(), bench.states()
+    work = bench.routine.work
+
+    def interrupted(x: SimTensor) -> SimTensor:
+        answer = work(x)
+        if x.shape[0] == 4:
+            raise KeyboardInterrupt
+        return answer
+
+    bench.routine.work = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bench.manager.profile_memory()
+    assert (bench.footprint(), bench.states()) == (footprint, states)
+    bench.quiet()
+    bench.routine.work = work  # type: ignore[method-assign]
+    assert bench.manager.profile_memory().trusted
+
+
+def test_a_device_that_is_lost_in_a_run_poisons_the_manager() -> None:
+    bench = Running()
+    bench.lost = True
+    with pytest.raises(CaptureFailed, match="DEVICE"):
+        bench.manager.profile_memory()
+    assert bench.manager.state is ManagerState.POISONED
+
+
+def test_a_warm_up_that_never_settles_is_a_doubt_of_a_run_as_well() -> None:
+    bench = Running()
+    work, leaked = bench.routine.work, list[SimTensor]()
+
+    def leaking(x: SimTensor) -> SimTensor:
+        if x.shape[0] == 8:
+            leaked.append(bench.device.zeros(8))
+        return work(x)
+
+    bench.routine.work = leaking  # type: ignore[method-assign]
+    (reason,) = bench.manager.profile_memory().distrust
+    assert "the warm-up of toy[8] did not settle" in reason
+
+
+def test_random_numbers_that_runs_draw_are_not_missed() -> None:
+    bench = Running()
+    work = bench.routine.work
+    bench.routine.work = lambda x: kernels.add(work(x), bench.device.rand(*x.shape))  # type: ignore[method-assign]
+    mark = bench.backend.generator_mark()
+    assert bench.manager.profile_memory().rehearsed
+    assert bench.backend.generator_mark() == mark
+
+
+def test_a_component_that_is_called_in_a_run_is_eager_as_in_a_capture() -> None:
+    model = Model()
+    inner = model.component("inner")
+    outer = model.component("outer", SIZES)
+    x = model.input(4)
+    before(outer, "forward_for_capture", lambda: inner(x))
+    manager = model.manager()
+    manager.prepare([inner, outer])
+    assert manager.profile_memory().rehearsed
+    assert set(counts(manager, "inner")) == {"in_capture"}
+
+
+@pytest.mark.parametrize("sizes", [SIZES, tuple(range(1, 41))], ids=["few", "many"])
+def test_bodies_with_breaks_are_run_with_the_breaks_outside_of_the_pool(sizes: tuple[int, ...]) -> None:
+    model = Split()
+    taken: list[SimTensor] = []
+
+    def allocate() -> None:
+        taken[:] = [model.dev.zeros(512, 512)]
+
+    model.during["break 1"] = allocate
+    manager = model.manager()
+    manager.prepare([model.split(descriptors=sizes)])
+    estimate = manager.profile_memory()
+    assert estimate.rehearsed
+    assert estimate.upper < taken[0].nbytes
+    taken.clear()
+    comparison = manager.capture_and_bind().comparison
+    assert comparison is not None
+    assert comparison.within or not estimate.trusted, str(comparison)
+
+
+def test_few_graphs_of_whatever_sizes_hold_what_runs_held() -> None:
+    drawn, exact = random.Random(7), 0
+    for _ in range(20):
+        model = Model()
+        manager = model.manager(check=False)
+        manager.prepare([model.component(descriptors=tuple(drawn.sample(range(1, 400), drawn.randint(4, MOST))))])
+        estimate = manager.profile_memory()
+        held = manager.capture_and_bind().memory
+        if estimate.rehearsed == estimate.graphs - CAPTURED:
+            exact += 1
+            assert held.total - held.buffers == estimate.lower - estimate.parts["buffers"]
+    assert exact > 10
