@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.ordering import compacted, comparable, ordered, ordered_expandable
-from benchmarks.shapes import Shape, shapes_on
+from benchmarks.shapes import Shape, deep, shapes_on
 from benchmarks.sharing import shared_stream_saving
 from cgstate import GraphManager, Isolation
 from cgstate.backends.base import Backend
@@ -72,9 +72,9 @@ def estimated(backend: Backend, shape: Shape) -> dict[str, float | str | bool]:
         }
 
 
-def _share(row: dict[str, float | str | bool]) -> float:
-    """How long the estimate took beside the captures it spares."""
-    return float(row["profile_seconds"]) / float(row["capture_seconds"])
+def _share(*rows: dict[str, float | str | bool]) -> float:
+    """How long estimates took beside the captures that they are about."""
+    return sum(float(row["profile_seconds"]) for row in rows) / sum(float(row["capture_seconds"]) for row in rows)
 
 
 def rounds(backend: str, number: int) -> list[dict[str, object]]:
@@ -110,7 +110,8 @@ def shared_stream(backend: Backend) -> dict[str, float]:
 def measure(backend: Backend, *, number: int, orders: int) -> tuple[dict[str, float], list[Row]]:
     """All figures, and the rows they come from."""
     shapes = shapes_on(backend)
-    estimates = [estimated(backend, shape) for shape in shapes]
+    model = deep(backend)
+    estimates = [estimated(backend, shape) for shape in (*shapes, model)]
     orderings = [(shape, ordered(backend, shape.parts[0], orders)) for shape in comparable(backend)]
     nested = [row["order_ratio"] for shape, row in orderings if shape.nests]
     unnested = [(shape, row) for shape, row in orderings if not shape.nests]
@@ -123,8 +124,10 @@ def measure(backend: Backend, *, number: int, orders: int) -> tuple[dict[str, fl
         "worst_upper_over_actual": max(float(row["upper_over_actual"]) for row in estimates),
         "profile_seconds": sum(float(row["profile_seconds"]) for row in estimates),
         "capture_seconds": sum(float(row["capture_seconds"]) for row in estimates),
+        "profile_share": _share(*estimates),
+        "profile_share_model": _share(*(row for row in estimates if row["shape"] == model.name)),
         "profile_share_many_graphs": _share(max(estimates, key=lambda row: row["graphs"])),
-        "profile_share_few_graphs": max(_share(row) for row in estimates),
+        "profile_share_most": max(_share(row) for row in estimates),
         "order_ratio": max(nested),
         "compact_saved_bytes_least": min(row["compact_saved_bytes"] for row in saved.values()),
         "compact_saved_bytes_most": max(row["compact_saved_bytes"] for row in saved.values()),

@@ -57,6 +57,8 @@ class Shape:
 
 DOUBLING = tuple(2**power for power in range(13))
 WIDE = tuple(8 * 2**power for power in range(9))
+LAYERS = 24
+DEEP = "a decoder of 24 layers"
 CROSSED = "sizes that do not nest"
 PAIRS = tuple(10_000 * 128 * high + 128 * (20 - high) for high in range(2, 18))
 """Heights and widths in one number, so that no size is larger than another in both."""
@@ -71,6 +73,23 @@ def shapes_on(backend: Backend) -> list[Shape]:
     single = [Shape(name, (part,), nests=name != CROSSED) for name, part in parts.items()]
     mixture = Shape("mixture", (parts["mlp"], parts["vocoder"], parts["attention"]))
     return [*single, mixture, Shape("mlp, a pool each", (parts["mlp"],), "per_entry")]
+
+
+def deep(backend: Backend) -> Shape:
+    """A decoder of many layers with the sizes that serving engines capture: what profiling takes is told of it."""
+    sizes = (1, 2, 4, *range(8, 257, 8))
+    if backend.name == "sim":
+        mlp, _ = _simulated(backend)
+        return Shape(DEEP, (Part(mlp.call, mlp.example, sizes),))
+    parts = dict(_real())
+
+    def layers(x: Any) -> Any:
+        for _ in range(LAYERS):
+            x = x + parts["attention"].call(x)
+            x = x + parts["mlp"].call(x)
+        return x
+
+    return Shape(DEEP, (Part(layers, parts["mlp"].example, sizes),))
 
 
 def _simulated(backend: Any) -> tuple[Part, Part]:

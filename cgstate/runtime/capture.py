@@ -36,12 +36,14 @@ class Recording:
         output: What the recorded function returned: the static output.
         uses_random: Whether the work draws random numbers.
         settled: Whether the last warm-up round left no new allocation behind.
+        at_once: Whether the first did not.
     """
 
     graph: Graph
     output: object
     uses_random: bool
     settled: bool
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     with inside, backend.recording_mode():
         mark = backend.generator_mark()
         with backend.on_stream(stream):
-            settled = _prepare(attempt, make, undo)
+            warmth = _prepare(attempt, make, undo)
         uses_random = backend.generator_mark() != mark
         stream.synchronize()  # nothing of the warm-up may still run when the capture opens
         with backend.on_stream(stream):
@@ -106,7 +108,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         else:
             backend.close_capture(graph)
         backend.check_static(output)
-        made = Recording(graph, output, uses_random, settled)
+        made = Recording(graph, output, uses_random, warmth.settled, warmth.rounds == 1)
     if made is None:
         raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())
@@ -128,21 +130,24 @@ class Rehearsal:
     settled: bool
 
 
-def rehearse(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog) -> Rehearsal:
-    """Warm up as `record` does, then run the work unrecorded, with memory from the pool: as the allocator serves a capture.
+def rehearse(
+    attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog, *, warm_up: bool
+) -> Rehearsal:
+    """Run the work unrecorded, with memory from the pool, as the allocator serves a capture.
 
     Args:
         attempt: Where and how.
         make: Makes the function to run.
         inside: What all of it runs inside.
         undo: Told of everything that has to be put back; the caller runs it, however this ends.
+        warm_up: Whether to warm up before, as `record` does: what is made at the first use of the work is not the pool's then.
 
     Raises:
         BaseException: what the work raised.
     """
     backend, stream = attempt.backend, attempt.stream
     with inside, backend.recording_mode(), backend.on_stream(stream):
-        settled = _prepare(attempt, make, undo)
+        settled = _prepare(attempt, make, undo).settled if warm_up else True
         function = make(False)
         before = backend.allocated_bytes()
         kept = run_segments(function, partial(backend.allocating_from, attempt.pool, stream))
@@ -165,29 +170,40 @@ def record_block(attempt: Attempt, undo: UndoLog) -> Iterator[Graph]:
     caller.wait(stream.record())
 
 
-def _prepare(attempt: Attempt, make: MakeFunction, undo: UndoLog) -> bool:
-    """Warm up, and give the pool its first block; whether the warm-up has settled. The capture stream is current."""
-    settled, breaks = _warm_up(attempt, make)
-    if attempt.first_block is not None and settled and not breaks:  # what breaks allocate is not the pool's
-        attempt.first_block.make(attempt.backend, attempt.pool, attempt.stream, lambda: run_round(make(True)), undo)
-    return settled
+@dataclass(frozen=True, slots=True)
+class _Warmth:
+    """How a warm-up went.
 
-
-def _warm_up(attempt: Attempt, make: MakeFunction) -> tuple[bool, bool]:
-    """Run until a round leaves no new allocation behind: nothing may be made lazily in the graph.
-
-    Returns:
-        Whether one did; and whether the work may have breaks.
+    Attributes:
+        rounds: How many there were.
+        settled: Whether the last one left no new allocation behind.
+        breaks: Whether the work may have breaks.
     """
+
+    rounds: int
+    settled: bool
+    breaks: bool
+
+
+def _prepare(attempt: Attempt, make: MakeFunction, undo: UndoLog) -> _Warmth:
+    """Warm up, and give the pool its first block. The capture stream is current."""
+    warmth = _warm_up(attempt, make)
+    if attempt.first_block is not None and warmth.settled and not warmth.breaks:  # what breaks allocate is not the pool's
+        attempt.first_block.make(attempt.backend, attempt.pool, attempt.stream, lambda: run_round(make(True)), undo)
+    return warmth
+
+
+def _warm_up(attempt: Attempt, make: MakeFunction) -> _Warmth:
+    """Run until a round leaves no new allocation behind: nothing may be made lazily in the graph."""
     breaks = False
     before = attempt.backend.allocated_bytes()
-    for _ in range(attempt.rounds):
+    for rounds in range(1, attempt.rounds + 1):
         breaks = run_round(make(True))
         after = attempt.backend.allocated_bytes()
         if after == before:
-            return True, breaks
+            return _Warmth(rounds, True, breaks)
         before = after
-    return False, breaks
+    return _Warmth(attempt.rounds, False, breaks)
 
 
 def _quiet_collector(undo: UndoLog) -> None:

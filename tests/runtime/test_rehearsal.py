@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -40,10 +41,10 @@ def test_few_graphs_are_all_run_and_two_of_them_captured() -> None:
     estimate = bench.manager.profile_memory()
     assert len(estimate.samples) == CAPTURED == 2
     assert estimate.rehearsed == len(SIZES) - CAPTURED
-    assert set(bench.rows) == set(SIZES)
+    assert [bench.rows.count(size) for size in SIZES[:-CAPTURED]] == [1] * (len(SIZES) - CAPTURED)
     comparison = bench.manager.capture_and_bind().comparison
     assert comparison is not None
-    assert comparison.lower == comparison.actual
+    assert comparison.within
     assert comparison.ratio <= 1.07
 
 
@@ -51,10 +52,10 @@ def test_few_graphs_are_all_run_and_two_of_them_captured() -> None:
 def test_of_many_graphs_some_are_run(isolation: str) -> None:
     model = Model()
     manager = model.manager(isolation=isolation)
-    manager.prepare([model.component(descriptors=tuple(range(1, 65)))])
+    manager.prepare([model.component(descriptors=tuple(range(1, 2 * MOST)))])
     estimate = manager.profile_memory()
     assert len(estimate.samples) == CAPTURED
-    assert 0 < estimate.rehearsed <= 2 * MOST
+    assert 0 < estimate.rehearsed < MOST
     comparison = manager.capture_and_bind().comparison
     assert comparison is not None
     assert comparison.within, str(comparison)
@@ -122,13 +123,60 @@ def test_a_warm_up_that_never_settles_is_a_doubt_of_a_run_as_well() -> None:
     work, leaked = bench.routine.work, list[SimTensor]()
 
     def leaking(x: SimTensor) -> SimTensor:
-        if x.shape[0] == 8:
+        if x.shape[0] in (16, 8):
             leaked.append(bench.device.zeros(8))
         return work(x)
 
     bench.routine.work = leaking  # type: ignore[method-assign]
-    (reason,) = bench.manager.profile_memory().distrust
-    assert "the warm-up of toy[8] did not settle" in reason
+    captured, run = bench.manager.profile_memory().distrust
+    assert "the warm-up of toy[16] did not settle" in captured
+    assert "the warm-up of toy[8] did not settle" in run
+
+
+def test_what_each_size_leaves_at_its_first_use_is_no_memory_of_the_pool() -> None:
+    bench = Running()
+    work, caches = bench.routine.work, dict[int, SimTensor]()
+
+    def caching(x: SimTensor) -> SimTensor:
+        size = x.shape[0]
+        if size not in caches:
+            caches[size] = bench.device.zeros(size, 64)
+        return work(x)
+
+    bench.routine.work = caching  # type: ignore[method-assign]
+    estimate = bench.manager.profile_memory()
+    assert estimate.trusted
+    assert estimate.rehearsed == len(SIZES) - CAPTURED
+    assert bench.footprint().pools == {}
+    comparison = bench.manager.capture_and_bind().comparison
+    assert comparison is not None
+    assert comparison.lower == comparison.actual
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_only_a_first_use_takes_is_not_estimated(number: int) -> None:
+    """As work that is tuned when it first meets a size; with several components the rehearsal has a pool of its own."""
+    model = Model()
+    met = set[tuple[int, int]]()
+
+    def tuned(which: int) -> Callable[[SimTensor], SimTensor]:
+        def work(x: SimTensor) -> SimTensor:
+            if (which, x.shape[0]) not in met:
+                met.add((which, x.shape[0]))
+                model.dev.zeros(256, 256)
+            return model.net(x)
+
+        return work
+
+    manager = model.manager()
+    manager.prepare([model.component(f"tuned {which}", SIZES, call=tuned(which)) for which in range(number)])
+    estimate = manager.profile_memory()
+    assert estimate.trusted
+    assert estimate.rehearsed > number * (len(SIZES) - CAPTURED)
+    comparison = manager.capture_and_bind().comparison
+    assert comparison is not None
+    assert comparison.within
+    assert comparison.ratio <= 1.07
 
 
 def test_random_numbers_that_runs_draw_are_not_missed() -> None:
@@ -180,7 +228,7 @@ def test_few_graphs_of_whatever_sizes_hold_what_runs_held() -> None:
         manager.prepare([model.component(descriptors=tuple(drawn.sample(range(1, 400), drawn.randint(4, MOST))))])
         estimate = manager.profile_memory()
         held = manager.capture_and_bind().memory
-        if estimate.rehearsed == estimate.graphs - CAPTURED:
-            exact += 1
-            assert held.total - held.buffers == estimate.lower - estimate.parts["buffers"]
+        pools, buffers = held.total - held.buffers, estimate.parts["buffers"]
+        assert estimate.lower - buffers <= pools <= estimate.upper - buffers <= 1.07 * pools
+        exact += pools == estimate.upper - buffers
     assert exact > 10

@@ -3,11 +3,12 @@
 In the throwaway pool that stands for a production pool, in production's order: of each component the two largest graphs, then one
 of each sixteenth of the size before; of many, four more. Only the two are captured. Whatever else is asked of a pool is asked by
 running graphs unrecorded, which takes a part of the time: the allocator serves a capture as it serves eager work whose memory comes
-from the same pool.
+from the same pool. They are run without a warm-up where that of the second one left nothing behind.
 
 Where that cannot bound the rest closely, because outputs grow, sizes do not nest or little is held at all, the whole is rehearsed:
-up to `MOST` graphs of a component are run, and placeholders stand for the outputs of the others. From the two largest on where that
-is all there is, else in a pool of its own, since the place of a graph in the order counts.
+all graphs of a component are run, or `SOME` if it has more than `MOST`, and placeholders stand for the outputs of the others. From
+the two largest on where that is all there is, else in a pool of its own, since the place of a graph in the order counts. If more is
+held then than was thought possible, something may have been made at a first use: it is done again with warm-ups.
 """
 
 from __future__ import annotations
@@ -43,10 +44,14 @@ if TYPE_CHECKING:
     from cgstate.runtime.domain import Domain
     from cgstate.runtime.record import ComponentRecord
 
-MOST = 16
-"""Graphs of one component that are run in a rehearsal at most, give or take one."""
+MOST = 64
+"""Graphs of one component that are all run in a rehearsal."""
+SOME = 32
+"""Graphs of one component that are run in a rehearsal if there are more, give or take one."""
 FEW = 3
 """Graphs of one component that are all run."""
+ALONE = 16
+"""Graphs of one component with a pool each that are measured for want of an order; more if the bounds are not near by then."""
 CAPTURED = 2
 """Graphs of one component that are captured, to see that they can be, and what the driver takes."""
 STEP = 16
@@ -63,6 +68,7 @@ class Planned:
         buffers: Bytes of its static inputs, whoever else has them; None where they could not be made.
         output: What it has left lent out when it was captured or run; None before, or if that failed.
         after: What the pool held after it, where that was looked at.
+        at_once: Whether its first warm-up round left nothing behind, when it was captured.
     """
 
     record: ComponentRecord
@@ -70,6 +76,7 @@ class Planned:
     buffers: int | None
     output: int | None = None
     after: Reading | None = None
+    at_once: bool = False
 
     @property
     def name(self) -> str:
@@ -102,10 +109,26 @@ class Bound:
 
 @dataclass(slots=True)
 class _Plan:
-    """The graphs of one production domain, in order of capture."""
+    """The graphs of one production domain, in order of capture.
+
+    Attributes:
+        warm_up: Whether graphs are run with a warm-up before.
+    """
 
     domain: Domain
     graphs: list[Planned] = field(default_factory=list)
+    warm_up: bool = False
+
+    def explains(self, reading: Reading, bound: Bound) -> bool:
+        """Whether a pool holds no more than ``bound`` said before graphs were run in it; from now on with warm-ups, if not."""
+        good = self.warm_up or reading.reserved <= bound.upper
+        self.warm_up = not good or self.warm_up
+        return good
+
+    def seen(self, reading: Reading) -> Bound:
+        """What the pool will hold, by what it holds now that all were run in it."""
+        reserved = reading.reserved
+        return Bound(reserved if self.warm_up else int(reserved / STRAY), reserved)
 
     def components(self) -> Iterator[list[Planned]]:
         """The graphs of each component, in order."""
@@ -163,13 +186,21 @@ def _shared(profile: Profile, plan: _Plan) -> Bound:
             ranks = _spread(graphs)
             for rank in ranks[:CAPTURED]:
                 _sample(profile, transaction, graphs[rank], plan.domain)
-            if len(components) == 1 and FEW < len(graphs) <= MOST and (bound := _bound(plan, unit)).far:
-                # Some more hardly narrow it: go on with all, which is the rehearsal itself.
-                reading = _run(profile, transaction, plan.domain, [_Part(graph) for graph in graphs[CAPTURED:]])
-                return bound.narrowed(Bound(reading.reserved, reading.reserved))
-            _run(profile, transaction, plan.domain, [_Part(graphs[rank]) for rank in ranks[CAPTURED:]])
-    bound = _bound(plan, unit)
-    return bound.narrowed(_rehearse(profile, plan)) if bound.far else bound
+            plan.warm_up |= not all(graphs[rank].at_once for rank in ranks[1:CAPTURED])
+            bound = _bound(plan, unit)
+            whole = len(components) == 1 and FEW < len(graphs) <= MOST and bound.far
+            # Where some more would hardly narrow it, go on with all, which is the rehearsal itself.
+            rest = graphs[CAPTURED:] if whole else [graphs[rank] for rank in ranks[CAPTURED:]]
+            reading = _run(profile, transaction, plan, [_Part(graph) for graph in rest])
+            if not plan.explains(reading, bound):
+                break
+            if whole:
+                return bound.narrowed(plan.seen(reading))
+        else:
+            bound = _bound(plan, unit)
+            if not bound.far:
+                return bound
+    return bound.narrowed(_rehearse(profile, plan, bound))
 
 
 def _bound(plan: _Plan, unit: int) -> Bound:
@@ -194,21 +225,24 @@ def _spread(graphs: Sequence[Planned]) -> list[int]:
     return ranks
 
 
-def _rehearse(profile: Profile, plan: _Plan) -> Bound:
-    """Rehearse all in a fresh pool: beyond `MOST` graphs of a component only some, and placeholders for the outputs of others."""
+def _rehearse(profile: Profile, plan: _Plan, bound: Bound) -> Bound:
+    """Rehearse all in a fresh pool, where ``bound`` was thought possible: of many graphs some, and placeholders for others."""
     outputs = dict(_outputs(plan))
     parts = list[_Part]()
     for graphs in plan.components():
-        chosen = {round(rank * (len(graphs) - 1) / (MOST - 1)) for rank in range(MOST)} | {0, 1}
+        chosen = {round(rank * (len(graphs) - 1) / (SOME - 1)) for rank in range(SOME)} | {0, 1}
         for rank, graph in enumerate(graphs):
             if len(graphs) <= MOST or rank in chosen:
                 parts.append(_Part(graph))
             elif graph in outputs:
                 parts.append(_Part(graph, outputs[graph]))
-    with profile.apart() as transaction:
-        reading = _run(profile, transaction, plan.domain, parts)
+    while True:
+        with profile.apart() as transaction:
+            reading = _run(profile, transaction, plan, parts)
+        if plan.explains(reading, bound):
+            break
     if not any(part.placeholder for part in parts):
-        return Bound(reading.reserved, reading.reserved)
+        return plan.seen(reading)
     if sum(outputs.values()) > (NEAR - 1) * reading.reserved:
         taken = sum(graph.output is not None for graph in plan.graphs)
         profile.doubts.append(f"outputs are much of it, and only {taken} of {len(plan.graphs)} graphs were run")
@@ -246,15 +280,16 @@ def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Pla
 
     Measures the widest gap in the middle until the bounds are near.
     """
-    domains = {plan.graphs[0]: plan.domain for plan in plans.values()}
+    own = {plan.graphs[0]: plan for plan in plans.values()}
 
     def measure(rank: int) -> None:
         graph, known = graphs[rank], sum(each.after is not None for each in graphs)
         with profile.apart() as transaction:
             if known < CAPTURED:
-                _sample(profile, transaction, graph, domains[graph])
+                _sample(profile, transaction, graph, own[graph].domain)
             else:
-                _run(profile, transaction, domains[graph], [_Part(graph)])
+                own[graph].warm_up = True
+                _run(profile, transaction, own[graph], [_Part(graph)])
 
     unit = profile.books.backend.mebibyte
     granule, step = GRANULE * unit, (LARGE_SEGMENT - OWN_LIMIT) * unit
@@ -276,7 +311,7 @@ def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Pla
             if (sizes[1] - sizes[0]) * between > gap:
                 widest, gap = (rank + next_rank) // 2, (sizes[1] - sizes[0]) * between
         sizes = [one.reserved for _, one in known]
-        if any(other > one + granule for one, other in pairwise(sizes)) and len(known) < min(len(graphs), MOST):
+        if any(other > one + granule for one, other in pairwise(sizes)) and len(known) < min(len(graphs), ALONE):
             measure(next(rank for rank, graph in enumerate(graphs) if graph.after is None))  # a larger one takes less: no order
         elif not gap or sum(bound.upper for bound in bounds) <= NEAR * sum(bound.lower for bound in bounds):
             return bounds
@@ -297,7 +332,7 @@ def _sample(profile: Profile, transaction: ProfileTransaction, graph: Planned, d
         if profile.books.lost:
             raise
     measured = profile.measured[-1]
-    graph.after = measured.after
+    graph.after, graph.at_once = measured.after, measured.at_once
     if measured.sample.error is None:
         graph.output = measured.sample.output_bytes
 
@@ -315,8 +350,8 @@ class _Part:
     placeholder: int | None = None
 
 
-def _run(profile: Profile, transaction: ProfileTransaction, domain: Domain, parts: Sequence[_Part]) -> Reading:
-    """Run graphs in order where ``domain``'s pool would be, unrecorded, and keep what they would keep.
+def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: Sequence[_Part]) -> Reading:
+    """Run graphs of a plan in order where its pool would be, unrecorded, and keep what they would keep.
 
     Returns:
         What the pool holds in the end; nothing where nothing was to be run.
@@ -328,15 +363,16 @@ def _run(profile: Profile, transaction: ProfileTransaction, domain: Domain, part
     def run(attempt: Attempt, undo: UndoLog) -> None:
         for part in parts:
             if part.placeholder is None:
-                transaction.kept.append(_run_one(profile, attempt, part.graph, undo))
+                warm_up = plan.warm_up or attempt.first_block is not None
+                transaction.kept.append(_run_one(profile, attempt, part.graph, undo, warm_up=warm_up))
                 attempt = replace(attempt, first_block=None)
             else:
                 transaction.kept.append(attempt.backend.hold(attempt.pool, attempt.stream, part.placeholder))
-        readings.append(profile.reading(domain))
+        readings.append(profile.reading(plan.domain))
 
     first = parts[0].graph
     try:
-        transaction.rehearse(profile.entry(first.record, first.descriptor, domain), run)
+        transaction.rehearse(profile.entry(first.record, first.descriptor, plan.domain), run)
     except CaptureFailed as failure:
         if profile.books.lost:
             raise
@@ -346,10 +382,10 @@ def _run(profile: Profile, transaction: ProfileTransaction, domain: Domain, part
     return reading
 
 
-def _run_one(profile: Profile, attempt: Attempt, graph: Planned, undo: UndoLog) -> object:
+def _run_one(profile: Profile, attempt: Attempt, graph: Planned, undo: UndoLog, *, warm_up: bool) -> object:
     """Run a graph's work; what it would keep. What cannot be run is a doubt, unless the device is lost."""
     try:
-        rehearsal = rehearse_by_routine(attempt, graph.record, graph.descriptor, undo)
+        rehearsal = rehearse_by_routine(attempt, graph.record, graph.descriptor, undo, warm_up=warm_up)
     except Exception as error:
         clear_frames(error)  # they hold what was made
         profile.books.notice(error)

@@ -69,11 +69,17 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One capture of the scope: the sample that users see, and what its pool held before and after."""
+    """One capture of the scope.
+
+    Attributes:
+        sample: What users see.
+        after: What its pool held after it.
+        at_once: Whether its first warm-up round left no new allocation behind.
+    """
 
     sample: Sample
-    before: Reading
     after: Reading
+    at_once: bool
 
 
 class ProfileTransaction(Transaction):
@@ -103,7 +109,7 @@ class ProfileTransaction(Transaction):
         stand_in = self.resolve(entry)
         with self._profile.measuring(stand_in) as outcome:
             recording = super().capture_entry(stand_in, make, **options)
-            outcome.settled = recording.settled
+            outcome.settled, outcome.at_once = recording.settled, recording.at_once
         return recording
 
     def rehearse(self, entry: Entry, run: Callable[[Attempt, UndoLog], None]) -> None:
@@ -160,6 +166,7 @@ class _Outcome:
     """What only the capture itself can tell."""
 
     settled: bool = True
+    at_once: bool = False
 
 
 class Profile:
@@ -341,7 +348,7 @@ class Profile:
             settled=outcome.settled,
             error=None if error is None else str(error),
         )
-        self.measured.append(Measured(sample, before, after))
+        self.measured.append(Measured(sample, after, outcome.at_once))
         if error is not None:
             raise error
 
