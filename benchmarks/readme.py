@@ -48,6 +48,7 @@ MEMORY_FIGURES = {
     "compact_saved_bytes_most": ("bytes saved by one block for the temporaries of a pool's first graph, at most", ""),
     "profile_share_many_graphs": ("the estimate's time over that of the captures, 128 graphs", "×"),
     "profile_share_model": ("the same, a decoder of 24 layers with 35 graphs", "×"),
+    "profile_share_thorough": ("the same, every graph of it run", "×"),
     "profile_share_most": ("the same where it is most: toys whose graphs are few", "×"),
     "rounds": (
         "random rounds of capture, replay and eviction: each isolation, expandable segments or not, alone or beside others' graphs",

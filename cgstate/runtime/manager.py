@@ -189,18 +189,25 @@ class GraphManager:
         """
         return prepare(self._books, components, config, self._components)
 
-    def profile_memory(self) -> MemoryEstimate:
+    def profile_memory(self, *, thorough: bool = False) -> MemoryEstimate:
         """What capturing everything will hold, before it is captured. Leaves nothing behind (I4).
 
-        Captures the largest graphs of each component, and as many more as closeness asks for, in throwaway pools. Beside graphs
-        that cgstate does not know, library workspaces stay where the captures to come will use them; they are part of the
-        estimate, as far as the same thread captures.
+        Captures the two largest graphs of each component in throwaway pools, and runs as many more as closeness asks for, without
+        recording them. Beside graphs that cgstate does not know, library workspaces stay where the captures to come will use them;
+        they are part of the estimate, as far as the same thread captures.
+
+        Args:
+            thorough: Run every graph. Takes longer, up to half of what capturing them will take; the bounds are as close as can be
+                then, also where the outputs of many graphs are most of what is held.
 
         Raises:
             IllegalTransition: the manager is not PREPARED: nothing prepared yet, or serving already.
             CaptureFailed: the device was lost while profiling.
+            ConfigError: ``thorough`` is neither True nor False.
         """
-        self._estimate = memory.profile_memory(self._books, self._books.routine_records())
+        if not isinstance(thorough, bool):
+            raise ConfigError(f"thorough must be True or False, not {thorough!r}")
+        self._estimate = memory.profile_memory(self._books, self._books.routine_records(), thorough=thorough)
         return self._estimate
 
     def profile(self) -> AbstractContextManager[Profile]:

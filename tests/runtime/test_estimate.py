@@ -79,6 +79,7 @@ def test_many_outputs_that_were_not_all_sampled_are_no_ground_to_trust_on() -> N
     estimate = manager_of(*NAMED["many with large outputs"], check=False).profile_memory()
     (reason,) = estimate.distrust
     assert "of 160 graphs were run" in reason
+    assert "a thorough profile" in reason
 
 
 SIZES = st.one_of(
@@ -104,10 +105,10 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(drawn=st.lists(shapes(), min_size=1, max_size=3), isolation=st.sampled_from(ISOLATIONS))
-def test_the_bounds_hold_for_drawn_shapes(drawn: list[Shape], isolation: str) -> None:
+@given(drawn=st.lists(shapes(), min_size=1, max_size=3), isolation=st.sampled_from(ISOLATIONS), thorough=st.booleans())
+def test_the_bounds_hold_for_drawn_shapes(drawn: list[Shape], isolation: str, thorough: bool) -> None:
     manager = manager_of(*drawn, isolation=isolation, check=False)
-    manager.profile_memory()
+    manager.profile_memory(thorough=thorough)
     comparison = manager.capture_and_bind(progress=False).comparison
     assert comparison is not None
     assert comparison.within, str(comparison)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cgstate import CaptureFailed, ManagerState
+from cgstate import CaptureFailed, ConfigError, ManagerState
 from cgstate.backends.sim import SimTensor, kernels
 from cgstate.runtime.memory.sampling import CAPTURED, MOST
 from tests.runtime.failing import Bench
 from tests.runtime.helpers import Model, before, counts
+from tests.runtime.shapes import Shape, linear, manager_of
 from tests.runtime.test_segments import Split
 
 SIZES = (2, 4, 8, 16, 32)
@@ -59,6 +60,22 @@ def test_of_many_graphs_some_are_run(isolation: str) -> None:
     comparison = manager.capture_and_bind().comparison
     assert comparison is not None
     assert comparison.within, str(comparison)
+
+
+@pytest.mark.parametrize("isolation", ["shared", "per_component", "per_entry"])
+def test_a_thorough_profile_runs_every_graph(isolation: str) -> None:
+    outputs = [Shape([linear(30)] * 3, [linear(3)], range(10, 1000 + step, step), alive=2) for step in (10, 300, 990)]
+    for shapes in (outputs[:1], outputs[1:2], outputs[2:], outputs):
+        manager = manager_of(*shapes, isolation=isolation, check=False)
+        estimate = manager.profile_memory(thorough=True)
+        assert estimate.trusted
+        assert len(estimate.samples) + estimate.rehearsed >= estimate.graphs
+        comparison = manager.capture_and_bind().comparison
+        assert comparison is not None
+        assert comparison.within
+        assert comparison.ratio <= 1.07
+    with pytest.raises(ConfigError, match="thorough must be"):
+        manager_of(*outputs).profile_memory(thorough=1)  # type: ignore[arg-type]
 
 
 def test_every_run_is_cleaned_up_by_the_routine() -> None:

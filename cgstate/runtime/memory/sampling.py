@@ -6,9 +6,9 @@ running graphs unrecorded, which takes a part of the time: the allocator serves 
 from the same pool. They are run without a warm-up where that of the second one left nothing behind.
 
 Where that cannot bound the rest closely, because outputs grow, sizes do not nest or little is held at all, the whole is rehearsed:
-all graphs of a component are run, or `SOME` if it has more than `MOST`, and placeholders stand for the outputs of the others. From
-the two largest on where that is all there is, else in a pool of its own, since the place of a graph in the order counts. If more is
-held then than was thought possible, something may have been made at a first use: it is done again with warm-ups.
+up to `MOST` graphs of a component are run, and placeholders stand for the outputs of the others. From the two largest on where that
+is all there is, else in a pool of its own, since the place of a graph in the order counts. If more is held then than was thought
+possible, something may have been made at a first use: it is done again with warm-ups. Who wants it thorough has all graphs run.
 """
 
 from __future__ import annotations
@@ -44,14 +44,10 @@ if TYPE_CHECKING:
     from cgstate.runtime.domain import Domain
     from cgstate.runtime.record import ComponentRecord
 
-MOST = 64
-"""Graphs of one component that are all run in a rehearsal."""
-SOME = 32
-"""Graphs of one component that are run in a rehearsal if there are more, give or take one."""
+MOST = 16
+"""Graphs of one component that are run in a rehearsal at most, give or take one."""
 FEW = 3
 """Graphs of one component that are all run."""
-ALONE = 16
-"""Graphs of one component with a pool each that are measured for want of an order; more if the bounds are not near by then."""
 CAPTURED = 2
 """Graphs of one component that are captured, to see that they can be, and what the driver takes."""
 STEP = 16
@@ -112,10 +108,12 @@ class _Plan:
     """The graphs of one production domain, in order of capture.
 
     Attributes:
-        warm_up: Whether graphs are run with a warm-up before.
+        thorough: Whether all of them are run.
+        warm_up: Whether they are run with a warm-up before.
     """
 
     domain: Domain
+    thorough: bool
     graphs: list[Planned] = field(default_factory=list)
     warm_up: bool = False
 
@@ -136,8 +134,8 @@ class _Plan:
             yield [graph for graph in self.graphs if graph.record is record]
 
 
-def profile_memory(books: Books, records: Sequence[ComponentRecord]) -> MemoryEstimate:
-    """What capturing everything will hold. Leaves nothing behind (I4).
+def profile_memory(books: Books, records: Sequence[ComponentRecord], *, thorough: bool) -> MemoryEstimate:
+    """What capturing everything will hold. Leaves nothing behind (I4); ``thorough``: run every graph.
 
     Raises:
         IllegalTransition: the manager is not PREPARED.
@@ -150,7 +148,7 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord]) -> MemoryEs
         for graph in graphs:
             with books.gate.lock:
                 domain = books.domain_for(graph.record, graph.descriptor)
-            plans.setdefault(domain, _Plan(domain)).graphs.append(graph)
+            plans.setdefault(domain, _Plan(domain, thorough)).graphs.append(graph)
         bounds = [_shared(profile, plan) for plan in plans.values() if plan.domain.kind is not PoolKind.per_entry]
         alone = [plan.graphs[0] for plan in plans.values() if plan.domain.kind is PoolKind.per_entry]
         for record in dict.fromkeys(graph.record for graph in alone):
@@ -188,17 +186,17 @@ def _shared(profile: Profile, plan: _Plan) -> Bound:
                 _sample(profile, transaction, graphs[rank], plan.domain)
             plan.warm_up |= not all(graphs[rank].at_once for rank in ranks[1:CAPTURED])
             bound = _bound(plan, unit)
-            whole = len(components) == 1 and FEW < len(graphs) <= MOST and bound.far
+            whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and bound.far))
             # Where some more would hardly narrow it, go on with all, which is the rehearsal itself.
-            rest = graphs[CAPTURED:] if whole else [graphs[rank] for rank in ranks[CAPTURED:]]
-            reading = _run(profile, transaction, plan, [_Part(graph) for graph in rest])
+            parts = _parts(plan, graphs)[CAPTURED:] if whole else [_Part(graphs[rank]) for rank in ranks[CAPTURED:]]
+            reading = _run(profile, transaction, plan, parts)
             if not plan.explains(reading, bound):
                 break
             if whole:
-                return bound.narrowed(plan.seen(reading))
+                return bound.narrowed(_rehearsed(profile, plan, parts, reading))
         else:
             bound = _bound(plan, unit)
-            if not bound.far:
+            if not bound.far and not plan.thorough:
                 return bound
     return bound.narrowed(_rehearse(profile, plan, bound))
 
@@ -226,28 +224,34 @@ def _spread(graphs: Sequence[Planned]) -> list[int]:
 
 
 def _rehearse(profile: Profile, plan: _Plan, bound: Bound) -> Bound:
-    """Rehearse all in a fresh pool, where ``bound`` was thought possible: of many graphs some, and placeholders for others."""
-    outputs = dict(_outputs(plan))
-    parts = list[_Part]()
-    for graphs in plan.components():
-        chosen = {round(rank * (len(graphs) - 1) / (SOME - 1)) for rank in range(SOME)} | {0, 1}
-        for rank, graph in enumerate(graphs):
-            if len(graphs) <= MOST or rank in chosen:
-                parts.append(_Part(graph))
-            elif graph in outputs:
-                parts.append(_Part(graph, outputs[graph]))
+    """Rehearse all in a fresh pool, where ``bound`` was thought possible."""
+    parts = [part for graphs in plan.components() for part in _parts(plan, graphs)]
     while True:
         with profile.apart() as transaction:
             reading = _run(profile, transaction, plan, parts)
         if plan.explains(reading, bound):
-            break
-    if not any(part.placeholder for part in parts):
+            return _rehearsed(profile, plan, parts, reading)
+
+
+def _parts(plan: _Plan, graphs: Sequence[Planned]) -> list[_Part]:
+    """How a component takes part in a rehearsal: of many graphs some, and placeholders for the others."""
+    last = len(graphs) - 1
+    chosen = {round(rank * last / (MOST - 1)) for rank in range(MOST)} | set(range(CAPTURED))
+    every = plan.thorough or len(graphs) <= MOST
+    return [_Part(graph, runs=every or rank in chosen) for rank, graph in enumerate(graphs)]
+
+
+def _rehearsed(profile: Profile, plan: _Plan, parts: Sequence[_Part], reading: Reading) -> Bound:
+    """What the pool will hold, by what it held at the end of a rehearsal."""
+    if all(part.runs for part in parts):
         return plan.seen(reading)
-    if sum(outputs.values()) > (NEAR - 1) * reading.reserved:
+    held = {part.graph: part.held for part in parts if not part.runs}
+    if sum(held.values()) > (NEAR - 1) * reading.reserved:
         taken = sum(graph.output is not None for graph in plan.graphs)
-        profile.doubts.append(f"outputs are much of it, and only {taken} of {len(plan.graphs)} graphs were run")
+        few = f"only {taken} of {len(plan.graphs)} graphs were run"
+        profile.doubts.append(f"outputs are much of it, and {few}; a thorough profile runs them all")
     # More is known of outputs now: what was held for them far in excess, and is not free as well, will not be there.
-    excess = sum(outputs[graph] - size for graph, size in _outputs(plan)) - (reading.reserved - reading.live)
+    excess = sum(held.get(graph, 0) - size for graph, size in _outputs(plan)) - (reading.reserved - reading.live)
     likely = reading.reserved - max(0, excess - int((STRAY - 1) * reading.reserved))
     return Bound(0, max(int(STRAY * likely), likely + GRANULE * profile.books.backend.mebibyte))
 
@@ -293,7 +297,8 @@ def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Pla
 
     unit = profile.books.backend.mebibyte
     granule, step = GRANULE * unit, (LARGE_SEGMENT - OWN_LIMIT) * unit
-    for rank in sorted({0, len(graphs) // 2, len(graphs) - 1}):
+    first = {0, len(graphs) // 2, len(graphs) - 1}
+    for rank in range(len(graphs)) if any(plan.thorough for plan in own.values()) else sorted(first):
         measure(rank)
     while True:
         known = [(rank, graph.after) for rank, graph in enumerate(graphs) if graph.after is not None]
@@ -311,7 +316,7 @@ def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Pla
             if (sizes[1] - sizes[0]) * between > gap:
                 widest, gap = (rank + next_rank) // 2, (sizes[1] - sizes[0]) * between
         sizes = [one.reserved for _, one in known]
-        if any(other > one + granule for one, other in pairwise(sizes)) and len(known) < min(len(graphs), ALONE):
+        if any(other > one + granule for one, other in pairwise(sizes)) and len(known) < min(len(graphs), MOST):
             measure(next(rank for rank, graph in enumerate(graphs) if graph.after is None))  # a larger one takes less: no order
         elif not gap or sum(bound.upper for bound in bounds) <= NEAR * sum(bound.lower for bound in bounds):
             return bounds
@@ -337,37 +342,40 @@ def _sample(profile: Profile, transaction: ProfileTransaction, graph: Planned, d
         graph.output = measured.sample.output_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Part:
     """One graph that is run, or left out.
 
     Attributes:
         graph: Which.
-        placeholder: Bytes that stand for its output instead of running it; None: it is run.
+        runs: Whether it is run; else a placeholder stands for its output.
+        held: Bytes of the placeholder.
     """
 
     graph: Planned
-    placeholder: int | None = None
+    runs: bool = True
+    held: int = 0
 
 
 def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: Sequence[_Part]) -> Reading:
     """Run graphs of a plan in order where its pool would be, unrecorded, and keep what they would keep.
 
     Returns:
-        What the pool holds in the end; nothing where nothing was to be run.
+        What the pool holds in the end.
     """
     if not parts:
-        return Reading()
+        return profile.reading(plan.domain)
     readings = list[Reading]()
 
     def run(attempt: Attempt, undo: UndoLog) -> None:
         for part in parts:
-            if part.placeholder is None:
+            if part.runs:
                 warm_up = plan.warm_up or attempt.first_block is not None
                 transaction.kept.append(_run_one(profile, attempt, part.graph, undo, warm_up=warm_up))
                 attempt = replace(attempt, first_block=None)
-            else:
-                transaction.kept.append(attempt.backend.hold(attempt.pool, attempt.stream, part.placeholder))
+            elif points := _points([graph for graph in plan.graphs if graph.record is part.graph.record]):
+                part.held = output_at_most(part.graph.buffers or 0, points)
+                transaction.kept.append(attempt.backend.hold(attempt.pool, attempt.stream, part.held))
         readings.append(profile.reading(plan.domain))
 
     first = parts[0].graph

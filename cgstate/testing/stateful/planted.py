@@ -72,8 +72,8 @@ def _nothing_is_undone() -> Patch:
 def _estimate_is_too_low() -> Patch:
     right = memory.profile_memory
 
-    def profile_memory(*args: Any) -> Any:
-        estimate = right(*args)
+    def profile_memory(*args: Any, **keys: Any) -> Any:
+        estimate = right(*args, **keys)
         object.__setattr__(estimate, "upper", estimate.lower // 2)
         object.__setattr__(estimate, "lower", estimate.lower // 4)
         return estimate
