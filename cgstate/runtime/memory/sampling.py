@@ -8,7 +8,7 @@ from the same pool. They are run without a warm-up where that of the second one 
 Where that cannot bound the rest closely, because outputs grow, sizes do not nest or little is held at all, the whole is rehearsed:
 up to `MOST` graphs of a component are run, and placeholders stand for the outputs of the others. From the two largest on where that
 is all there is, else in a pool of its own, since the place of a graph in the order counts. If more is held then than was thought
-possible, something may have been made at a first use: it is done again with warm-ups. Who wants it thorough has all graphs run.
+possible, something may have been made at a first use: it is done once more. Who wants it thorough has all graphs run.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Plan:
 
     Attributes:
         thorough: Whether all of them are run.
-        warm_up: Whether they are run with a warm-up before.
+        warm_up: Whether each is run with a warm-up before, the first time.
     """
 
     domain: Domain
@@ -118,7 +118,7 @@ class _Plan:
     warm_up: bool = False
 
     def explains(self, reading: Reading, bound: Bound) -> bool:
-        """Whether a pool holds no more than ``bound`` said before graphs were run in it; from now on with warm-ups, if not."""
+        """Whether a pool holds no more than ``bound`` said before graphs were run in it, or not for want of warm-ups."""
         good = self.warm_up or reading.reserved <= bound.upper
         self.warm_up = not good or self.warm_up
         return good
@@ -370,7 +370,7 @@ def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: 
     def run(attempt: Attempt, undo: UndoLog) -> None:
         for part in parts:
             if part.runs:
-                warm_up = plan.warm_up or attempt.first_block is not None
+                warm_up = attempt.first_block is not None or (plan.warm_up and part.graph.output is None)
                 transaction.kept.append(_run_one(profile, attempt, part.graph, undo, warm_up=warm_up))
                 attempt = replace(attempt, first_block=None)
             elif points := _points([graph for graph in plan.graphs if graph.record is part.graph.record]):

@@ -15,7 +15,7 @@ from cgstate.backends.base import Backend
 from cgstate.backends.sim.values import tensors_in
 from cgstate.errors import CaptureFailed, CGStateError, ConfigError, describe
 from cgstate.lifecycle.states import FailureKind
-from cgstate.routine import Routine
+from cgstate.routine import Routine, resolves_by_shape
 from cgstate.runtime.component import Component
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.manager import GraphManager
@@ -148,10 +148,19 @@ class _Examination:
     def findings(self, samples: Sequence[Sample]) -> Iterator[Finding]:
         """Everything that is wrong, sorted by graph."""
         served: dict[Hashable, list[Sample]] = {}
+        alike: dict[object, Hashable] = {}
         for sample in samples:
-            descriptor = self._routine.resolve_runtime(sample, {}, self._component.available_descriptors).descriptor
-            if descriptor is not None:
-                served.setdefault(descriptor, []).append(sample)
+            resolution = self._routine.resolve_runtime(sample, {}, self._component.available_descriptors)
+            look = tuple((getattr(value, "shape", None), getattr(value, "dtype", type(value))) for value in sample)
+            if resolves_by_shape(self._routine) and alike.setdefault(look, resolution) != resolution:
+                yield Finding(
+                    "resolve_runtime",
+                    f"it is marked by_shape, and says {alike[look]} and {resolution} to calls of the same shapes and dtypes",
+                    "take the mark off: it may look at more than that then",
+                )
+                return
+            if resolution.descriptor is not None:
+                served.setdefault(resolution.descriptor, []).append(sample)
         telling = False
         for descriptor, ours in served.items():
             rights = [self._eager(sample) for sample in ours]
