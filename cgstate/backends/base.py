@@ -238,6 +238,10 @@ class Backend(Protocol):
         """
         ...
 
+    def serves_unrecorded(self, statics: object) -> bool:
+        """Whether work on these static inputs takes its memory from the allocator also while it is not recorded."""
+        ...
+
     def cached_segments(self, stream: Stream) -> Sequence[SegmentView]:
         """The segments of ``stream`` that are in no private pool: what work outside of captures has left there."""
         ...

@@ -162,3 +162,17 @@ def test_low_level_entries_take_torch_functions() -> None:
             assert torch.equal(output.cpu(), model(static))
             del output
     manager.close()
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_torch_code_is_estimated_by_captures_alone(thorough: bool) -> None:
+    """Run without being recorded it takes no memory of the simulated device."""
+    model, sizes = module(), tuple(range(1, 30))
+    manager = cgstate.GraphManager(SimBackend(), check=True)
+    manager.prepare([cgstate.Component("decoder", routine(model), sizes)])
+    estimate = manager.profile_memory(thorough=thorough)
+    assert estimate.rehearsed == 0
+    assert len(estimate.samples) == len(sizes) if thorough else len(estimate.samples) < len(sizes)
+    comparison = manager.capture_and_bind(progress=False).comparison
+    assert comparison is not None
+    assert comparison.within

@@ -109,6 +109,7 @@ ASK_NOTHING_OF_THE_DEVICE = {
         "on_stream",
         "recording_mode",
         "requires_grad",
+        "serves_unrecorded",
         "storage",
         "tensor",
     },

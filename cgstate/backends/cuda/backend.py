@@ -121,6 +121,10 @@ class CudaBackend:
             with nullcontext() if mem_pool is None else torch.cuda.use_mem_pool(mem_pool, self._index):
                 yield
 
+    def serves_unrecorded(self, statics: object) -> bool:
+        """As `base.Backend.serves_unrecorded`: all work does."""
+        return True
+
     def cached_segments(self, stream: Stream) -> Sequence[SegmentView]:
         """As `base.Backend.cached_segments`."""
         handle = self._stream(stream).handle

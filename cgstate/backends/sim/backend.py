@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -126,6 +127,11 @@ class SimBackend:
         """As `base.Backend.allocating_from`."""
         with self.sim.on_stream(self._ours(stream, SimStream)), allocating_from(self._ours(pool, SimPool)):
             yield
+
+    def serves_unrecorded(self, statics: object) -> bool:
+        """As `base.Backend.serves_unrecorded`: torch code on plain CPU tensors takes memory of this device in a capture only."""
+        found = list(tensors_in(statics))
+        return all(isinstance(tensor, SimTensor) for tensor in found) and (bool(found) or "torch" not in sys.modules)
 
     @faulted("cached_segments")
     def cached_segments(self, stream: Stream) -> Sequence[SegmentView]:

@@ -3,7 +3,8 @@
 In the throwaway pool that stands for a production pool, in production's order: of each component the two largest graphs, then one
 of each sixteenth of the size before; of many, four more. Only the two are captured. Whatever else is asked of a pool is asked by
 running graphs unrecorded, which takes a part of the time: the allocator serves a capture as it serves eager work whose memory comes
-from the same pool. They are run without a warm-up where that of the second one left nothing behind.
+from the same pool. They are run without a warm-up where that of the second one left nothing behind. Only where a backend says that
+it serves work otherwise while it is not recorded, all are captured.
 
 Where that cannot bound the rest closely, because outputs grow, sizes do not nest or little is held at all, the whole is rehearsed:
 up to `MOST` graphs of a component are run, and placeholders stand for the outputs of the others. From the two largest on where that
@@ -62,6 +63,7 @@ class Planned:
         record: Its component.
         descriptor: Which.
         buffers: Bytes of its static inputs, whoever else has them; None where they could not be made.
+        runs: Whether running it takes the memory that capturing it takes.
         output: What it has left lent out when it was captured or run; None before, or if that failed.
         after: What the pool held after it, where that was looked at.
         at_once: Whether its first warm-up round left nothing behind, when it was captured.
@@ -70,6 +72,7 @@ class Planned:
     record: ComponentRecord
     descriptor: Hashable
     buffers: int | None
+    runs: bool
     output: int | None = None
     after: Reading | None = None
     at_once: bool = False
@@ -356,6 +359,24 @@ class _Part:
     runs: bool = True
     held: int = 0
 
+    def foresee(self, plan: _Plan) -> bool:
+        """Work out ``held`` from what others of its component have left lent out; False if none has."""
+        points = _points([graph for graph in plan.graphs if graph.record is self.graph.record])
+        self.held = output_at_most(self.graph.buffers or 0, points) if points else 0
+        return bool(points)
+
+
+def _capture(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: Sequence[_Part]) -> Reading:
+    """`_run`, but capture them."""
+    backend = profile.books.backend
+    for part in parts:
+        domain = profile.domain(plan.domain)
+        if part.runs or domain.pool is None or domain.stream is None:
+            _sample(profile, transaction, part.graph, plan.domain)
+        elif part.foresee(plan):
+            transaction.kept.append(backend.hold(domain.pool.handle, domain.stream, part.held))
+    return profile.reading(plan.domain)
+
 
 def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: Sequence[_Part]) -> Reading:
     """Run graphs of a plan in order where its pool would be, unrecorded, and keep what they would keep.
@@ -365,6 +386,8 @@ def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: 
     """
     if not parts:
         return profile.reading(plan.domain)
+    if not all(part.graph.runs for part in parts):
+        return _capture(profile, transaction, plan, parts)
     readings = list[Reading]()
 
     def run(attempt: Attempt, undo: UndoLog) -> None:
@@ -373,8 +396,7 @@ def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: 
                 warm_up = attempt.first_block is not None or (plan.warm_up and part.graph.output is None)
                 transaction.kept.append(_run_one(profile, attempt, part.graph, undo, warm_up=warm_up))
                 attempt = replace(attempt, first_block=None)
-            elif points := _points([graph for graph in plan.graphs if graph.record is part.graph.record]):
-                part.held = output_at_most(part.graph.buffers or 0, points)
+            elif part.foresee(plan):
                 transaction.kept.append(attempt.backend.hold(attempt.pool, attempt.stream, part.held))
         readings.append(profile.reading(plan.domain))
 
@@ -417,17 +439,17 @@ def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Samp
         backend.keep_generator(undo)
         for record in records:
             for descriptor in () if record.pure_lazy else record.startup_order:
-                size = None
+                size, runs = None, False
                 try:
                     with backend.allocating_mode():
                         made.append(statics_of(record, descriptor))
-                    size = static_bytes(backend, made[-1:])
+                    size, runs = static_bytes(backend, made[-1:]), backend.serves_unrecorded(made[-1].buffers)
                 except Exception as error:
                     books.notice(error)
                     if books.lost:
                         raise
                     failed.append(Sample(record.component_id, repr(descriptor), 0, 0, 0, 0, 0.0, True, describe(error)))
-                graphs.append(Planned(record, descriptor, size))
+                graphs.append(Planned(record, descriptor, size, runs))
         return graphs, static_bytes(backend, made)
     finally:
         made.clear()  # an error keeps this frame

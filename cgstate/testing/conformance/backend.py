@@ -225,6 +225,19 @@ class BackendConformance:
         del held
         assert [segment.reserved for segment in pool.segments() if not segment.live] == [size]
 
+    def test_work_that_is_not_recorded_takes_memory_from_a_pool_if_it_is_said_to(self) -> None:
+        backend = self.backend
+        pool, stream, x = backend.new_pool(), backend.new_stream(exclusive=True), self.tensor(1.0)
+        stream.wait(backend.current_stream().record())
+        before = backend.allocated_bytes()
+        with backend.allocating_from(pool, stream):
+            y = self.twice(x)
+        taken = sum(segment.live for segment in pool.segments())
+        assert (taken > 0) == backend.serves_unrecorded(x)
+        assert taken == backend.allocated_bytes() - before
+        stream.synchronize()
+        del y
+
     def test_what_work_leaves_outside_of_pools_is_told_of_its_stream(self) -> None:
         backend = self.backend
         stream, other = (backend.new_stream(exclusive=True) for _ in range(2))
