@@ -24,6 +24,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from itertools import count
+from types import FunctionType
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from cgstate.breaks import run_eagerly
@@ -58,19 +59,25 @@ class Resolution(NamedTuple, Generic[D]):
 
 
 def by_shape(resolve_runtime: F) -> F:
-    """Say of a `Routine.resolve_runtime` that nothing of a call matters to it but the shapes and dtypes of its tensors.
+    """Say of a `Routine.resolve_runtime` that nothing of tensors matters to it but their shapes and dtypes: no value, no device.
 
-    Then it is asked once for all calls that look the same, as long as the same descriptors are available; a component finds what it
-    said by one look. Calls with keyword arguments, or with anything but plain tensors, ask each time. Who overrides the method has
-    not said it.
+    Then it is asked once for all calls whose tensors look the same, until other descriptors are available. A call that has a
+    keyword argument, or an argument that is no tensor, asks each time. It is said of one function: who overrides it says it again,
+    where it is still true.
+
+    Raises:
+        ConfigError: not a function.
     """
-    resolve_runtime.by_shape = True  # type: ignore[attr-defined]  # a function takes any attribute
+    if not isinstance(resolve_runtime, FunctionType):
+        raise ConfigError(f"by_shape decorates the function resolve_runtime, not {resolve_runtime!r}")
+    resolve_runtime.by_shape = resolve_runtime  # type: ignore[attr-defined]  # itself: a wrapper may have copied the mark
     return resolve_runtime
 
 
 def resolves_by_shape(routine: Routine[..., Any, Any, Any]) -> bool:
     """Whether `by_shape` was said of what the routine resolves by."""
-    return getattr(routine.resolve_runtime, "by_shape", False) is True
+    function = getattr(routine.resolve_runtime, "__func__", None)
+    return function is not None and getattr(function, "by_shape", None) is function
 
 
 class Routine(ABC, Generic[P, R, D, B]):
@@ -266,7 +273,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
         A call hits only with inputs of the example's shapes and dtypes: a copy would broadcast or convert others in silence.
         Keyword arguments never hit, they would be baked in. Pinned inputs have no say: whether they are the right ones is compared
-        before the launch.
+        before the launch. Who overrides this says `by_shape` again where that is still true: it takes some microseconds.
         """
         if kwargs or not args:
             return Resolution(tuple(sorted(kwargs)), None)

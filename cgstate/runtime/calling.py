@@ -118,8 +118,9 @@ class Caller:
         return found
 
     def _look(self, args: Args) -> Hashable | None:
-        """Shapes and dtypes, as `hotpath.call` asks for them; None where an argument is no plain tensor."""
-        if not all(type(value) is self.tensor for value in args):
+        """Shapes and dtypes, as `hotpath.call` asks for those of a single plain tensor; None where an argument is no tensor."""
+        tensor = self.tensor
+        if not all(isinstance(value, tensor) for value in args):
             return None
         each = [(value.shape, value.dtype) for value in cast("tuple[Any, ...]", args)]
         return each[0] if len(each) == 1 else tuple(each)

@@ -36,14 +36,12 @@ class Recording:
         output: What the recorded function returned: the static output.
         uses_random: Whether the work draws random numbers.
         settled: Whether the last warm-up round left no new allocation behind.
-        at_once: Whether the first did not.
     """
 
     graph: Graph
     output: object
     uses_random: bool
     settled: bool
-    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     with inside, backend.recording_mode():
         mark = backend.generator_mark()
         with backend.on_stream(stream):
-            warmth = _prepare(attempt, make, undo)
+            settled = _prepare(attempt, make, undo)
         uses_random = backend.generator_mark() != mark
         stream.synchronize()  # nothing of the warm-up may still run when the capture opens
         with backend.on_stream(stream):
@@ -108,7 +106,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         else:
             backend.close_capture(graph)
         backend.check_static(output)
-        made = Recording(graph, output, uses_random, warmth.settled, warmth.rounds == 1)
+        made = Recording(graph, output, uses_random, settled)
     if made is None:
         raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())
@@ -121,37 +119,31 @@ class Rehearsal:
 
     Attributes:
         kept: What a graph of it would keep.
-        output_bytes: What that has lent out of the pool.
         settled: Whether the last warm-up round left no new allocation behind.
     """
 
     kept: object
-    output_bytes: int
     settled: bool
 
 
-def rehearse(
-    attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog, *, warm_up: bool
-) -> Rehearsal:
-    """Run the work unrecorded, with memory from the pool, as the allocator serves a capture.
+def rehearse(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog) -> Rehearsal:
+    """Warm up as `record` does, then run the work unrecorded with memory from the pool, as the allocator serves a capture.
 
     Args:
         attempt: Where and how.
         make: Makes the function to run.
         inside: What all of it runs inside.
         undo: Told of everything that has to be put back; the caller runs it, however this ends.
-        warm_up: Whether to warm up before, as `record` does: what is made at the first use of the work is not the pool's then.
 
     Raises:
         BaseException: what the work raised.
     """
     backend, stream = attempt.backend, attempt.stream
     with inside, backend.recording_mode(), backend.on_stream(stream):
-        settled = _prepare(attempt, make, undo).settled if warm_up else True
+        settled = _prepare(attempt, make, undo)
         function = make(False)
-        before = backend.allocated_bytes()
-        kept = run_segments(function, partial(backend.allocating_from, attempt.pool, stream))
-        return Rehearsal(kept, backend.allocated_bytes() - before, settled)
+        _quiet_collector(undo)  # it may give garbage back, which in a capture it does not
+        return Rehearsal(run_segments(function, partial(backend.allocating_from, attempt.pool, stream)), settled)
     raise RuntimeError("the capture context swallowed the error that ended the rehearsal")
 
 
@@ -170,40 +162,29 @@ def record_block(attempt: Attempt, undo: UndoLog) -> Iterator[Graph]:
     caller.wait(stream.record())
 
 
-@dataclass(frozen=True, slots=True)
-class _Warmth:
-    """How a warm-up went.
-
-    Attributes:
-        rounds: How many there were.
-        settled: Whether the last one left no new allocation behind.
-        breaks: Whether the work may have breaks.
-    """
-
-    rounds: int
-    settled: bool
-    breaks: bool
-
-
-def _prepare(attempt: Attempt, make: MakeFunction, undo: UndoLog) -> _Warmth:
-    """Warm up, and give the pool its first block. The capture stream is current."""
-    warmth = _warm_up(attempt, make)
-    if attempt.first_block is not None and warmth.settled and not warmth.breaks:  # what breaks allocate is not the pool's
+def _prepare(attempt: Attempt, make: MakeFunction, undo: UndoLog) -> bool:
+    """Warm up, and give the pool its first block; whether the warm-up has settled. The capture stream is current."""
+    settled, breaks = _warm_up(attempt, make)
+    if attempt.first_block is not None and settled and not breaks:  # what breaks allocate is not the pool's
         attempt.first_block.make(attempt.backend, attempt.pool, attempt.stream, lambda: run_round(make(True)), undo)
-    return warmth
+    return settled
 
 
-def _warm_up(attempt: Attempt, make: MakeFunction) -> _Warmth:
-    """Run until a round leaves no new allocation behind: nothing may be made lazily in the graph."""
+def _warm_up(attempt: Attempt, make: MakeFunction) -> tuple[bool, bool]:
+    """Run until a round leaves no new allocation behind: nothing may be made lazily in the graph.
+
+    Returns:
+        Whether one did; and whether the work may have breaks.
+    """
     breaks = False
     before = attempt.backend.allocated_bytes()
-    for rounds in range(1, attempt.rounds + 1):
+    for _ in range(attempt.rounds):
         breaks = run_round(make(True))
         after = attempt.backend.allocated_bytes()
         if after == before:
-            return _Warmth(rounds, True, breaks)
+            return True, breaks
         before = after
-    return _Warmth(attempt.rounds, False, breaks)
+    return False, breaks
 
 
 def _quiet_collector(undo: UndoLog) -> None:

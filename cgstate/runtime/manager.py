@@ -192,8 +192,8 @@ class GraphManager:
     def profile_memory(self, *, thorough: bool = False) -> MemoryEstimate:
         """What capturing everything will hold, before it is captured. Leaves nothing behind (I4).
 
-        Captures the two largest graphs of each component in throwaway pools, and runs as many more as closeness asks for, without
-        recording them. Beside graphs that cgstate does not know, library workspaces stay where the captures to come will use them;
+        Captures two graphs of each component in throwaway pools, and runs as many more as closeness asks for, without recording
+        them. Beside graphs that cgstate does not know, library workspaces stay where the captures to come will use them;
         they are part of the estimate, as far as the same thread captures.
 
         Args:

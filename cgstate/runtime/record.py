@@ -25,7 +25,7 @@ AnyRoutine: TypeAlias = Routine[..., Any, Any, Any]
 """Some routine: the runtime hands a routine's own descriptors and buffers back to it and never looks inside."""
 
 Found: TypeAlias = "tuple[Hashable, Hashable | None, bool, Entry | None]"
-"""A call's resolution, and the entry of its descriptor; None for a miss."""
+"""A call's resolution, and the entry of its descriptor, which is None for a miss."""
 
 
 class _Hot(ComponentSteps):
@@ -181,6 +181,7 @@ class ComponentRecord(_Hot):
         entry.domain.entries.discard(entry)
         self.manager.drop_domain(entry.domain)
         self.blocks.pop(entry.descriptor, None)
+        self.known = {}  # a routine may have named it though it was not available
         del self.entries[entry.descriptor]  # last: as long as it is known here, an interrupted drop is done again
 
     def fall_back(self, reason: Fallback) -> None:

@@ -55,10 +55,8 @@ def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRouti
     )
 
 
-def rehearse_by_routine(
-    attempt: Attempt, record: ComponentRecord, descriptor: Hashable, undo: UndoLog, *, warm_up: bool
-) -> Rehearsal:
-    """Do what `capture_by_routine` does, but record nothing; ``undo`` and ``warm_up`` as for `rehearse`.
+def rehearse_by_routine(attempt: Attempt, record: ComponentRecord, descriptor: Hashable, undo: UndoLog) -> Rehearsal:
+    """Do what `capture_by_routine` does, but record nothing; ``undo`` as for `rehearse`.
 
     Raises:
         BaseException: what the routine raised.
@@ -73,7 +71,7 @@ def rehearse_by_routine(
         return lambda: routine.forward_for_capture(descriptor, buffers)
 
     try:
-        return rehearse(attempt, make, routine.capture_context(descriptor, buffers), undo, warm_up=warm_up)
+        return rehearse(attempt, make, routine.capture_context(descriptor, buffers), undo)
     finally:
         if buffers is not None:
             routine.after_capture(descriptor, buffers)

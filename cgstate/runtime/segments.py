@@ -158,14 +158,14 @@ def run_segments(function: Callable[[], object], inside: Callable[[], AbstractCo
         output = function()
     if not isinstance(output, Generator):
         return output
-    pauses = list[Break]()
+    runs = list[Callable[[], object]]()  # of a break `Segments` keeps no more: not what it has declared live
     with closing(output) as body:
         while True:
             with inside():
                 pause, output = _call(partial(advance, body))
             if pause is None:
-                return output, pauses
-            pauses.append(pause)
+                return output, runs
+            runs.append(pause.run)
             _call(pause.run_at_capture)
 
 

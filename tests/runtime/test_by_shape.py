@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, cast
 
 import pytest
 
 import cgstate
 from cgstate import Resolution
-from cgstate.backends.sim import SimTensor, kernels
+from cgstate.backends.sim import SimBackend, SimTensor, kernels
+from cgstate.runtime.calling import Caller
+from cgstate.runtime.record import ComponentRecord
 from cgstate.testing.conformance.routine import examine_routine
 from cgstate.testing.stateful.subject import values
 from tests.runtime.helpers import Model, counts
@@ -98,18 +101,193 @@ def test_several_arguments_look_the_same_together() -> None:
     assert counts(manager, "sum") == {}
 
 
-@pytest.mark.torch
-def test_what_is_no_plain_tensor_asks_each_time() -> None:
-    torch = pytest.importorskip("torch")
+def test_the_second_of_two_calls_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
-    routine = Asked(model, call=lambda x: x * 2, example=lambda size: (torch.zeros(size, 4),))
+    component = cgstate.Component("net", Asked(model), [4, 8])
+    manager = model.serving(component)
+    x = model.input(3)
+    component(x)
+    monkeypatch.setattr(Caller, "find", lambda *args: pytest.fail("it was to be found at once"))
+    assert values(component(x)) == values(model.net(x))
+    assert counts(manager) == {}
+
+
+def test_keyword_arguments_are_never_answered_by_what_was_found_without() -> None:
+    model = Model()
+
+    def scaled(x: SimTensor, k: float = 1.0) -> SimTensor:
+        return kernels.scale(x, k)
+
+    component = cgstate.Component("net", Asked(model, call=scaled), [4])
+    manager = model.serving(component)
+    x = model.input(4)
+    for _ in range(2):
+        assert values(component(x)) == values(x)
+        assert values(component(x, k=2.0)) == values(scaled(x, 2.0))
+    assert counts(manager) == {"miss": 2}
+
+
+def test_calls_with_more_arguments_look_different() -> None:
+    model = Model()
+
+    def added(x: SimTensor, y: SimTensor | None = None) -> SimTensor:
+        return x if y is None else kernels.add(x, y)
+
+    component = cgstate.Component("net", Asked(model, call=added), [4])
+    manager = model.serving(component)
+    x = model.input(4)
+    for _ in range(2):
+        assert values(component(x)) == values(x)
+        assert values(component(x, x)) == values(added(x, x))
+    assert counts(manager) == {"miss": 2}
+
+
+class Torchy(SimBackend):
+    """Says that torch's tensors are its plain ones, as the CUDA backend does."""
+
+    @property
+    def tensor(self) -> type:
+        return pytest.importorskip("torch").Tensor  # type: ignore[no-any-return]
+
+
+@pytest.mark.torch
+def test_tensors_of_other_classes_are_remembered_as_well() -> None:
+    torch = pytest.importorskip("torch")
+    routine = Asked(Model(), call=lambda x: x * 2, example=lambda size: (torch.zeros(size, 4),))
+    component = cgstate.Component("net", routine, [4])
+    with torch.no_grad(), cgstate.GraphManager(Torchy()) as manager:
+        manager.prepare([component])
+        manager.capture_and_bind()
+        for _ in range(2):
+            for value in (torch.ones(4, 4), torch.nn.Parameter(torch.ones(4, 4)), torch.ones(4, 4, dtype=torch.float64)):
+                assert component(value).tolist() == [[2.0] * 4] * 4
+    assert len(routine.asked) == 2
+
+
+@pytest.mark.torch
+def test_dtypes_of_several_arguments_tell_calls_apart() -> None:
+    torch = pytest.importorskip("torch")
+    routine = Asked(Model(), call=lambda x, y: x + y, example=lambda size: (torch.zeros(size, 4), torch.zeros(size, 4)))
+    component = cgstate.Component("net", routine, [4])
+    with torch.no_grad(), cgstate.GraphManager(Torchy()) as manager:
+        manager.prepare([component])
+        manager.capture_and_bind()
+        for _ in range(2):
+            for dtype in (torch.float32, torch.float64):
+                answer = component(torch.ones(4, 4), torch.full((4, 4), 1e-9, dtype=dtype))
+                assert answer.dtype is dtype
+        assert counts(manager) == {"miss": 2}
+    assert len(routine.asked) == 2
+
+
+def test_what_is_no_tensor_asks_each_time() -> None:
+    model = Model()
+    routine = Asked(model, call=lambda x, factor=1.0: kernels.scale(x, factor))
     component = cgstate.Component("net", routine, [4])
     manager = model.serving(component)
-    with torch.no_grad():
-        for _ in range(2):
-            assert component(torch.nn.Parameter(torch.ones(4, 4))).tolist() == [[2.0] * 4] * 4
+    for factor in (1.0, 2.0, 2.0):
+        x = model.input(4)
+        assert values(component(x, factor)) == values(kernels.scale(x, factor))
+    assert len(routine.asked) == 3
+    assert counts(manager) == {"miss": 3}
+
+
+class During(Asked):
+    """Lets something happen while it is asked the next time."""
+
+    act: Callable[[], object] | None = None
+
+    @cgstate.by_shape
+    def resolve_runtime(self, args: tuple[Any, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
+        resolution = super().resolve_runtime(args, kwargs, available)
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+        return resolution
+
+
+def test_nothing_is_remembered_of_an_older_snapshot() -> None:
+    model = Model()
+    routine = During(model)
+    component = cgstate.Component("net", routine, [4, 8])
+    manager = model.serving(component, isolation="per_entry")
+    x = model.input(3)
+    routine.act = lambda: manager.evict("net", 4)
+    component(x)  # it was told of a graph that is gone
+    hits = manager.stats().components["net"].hits
+    assert values(component(x)) == values(model.net(x))
+    assert manager.stats().components["net"].hits == hits + 1
+
+
+def test_a_snapshot_is_there_before_what_was_known_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that comes in between must not note what it found in the old one."""
+    model = Model()
+    component = cgstate.Component("net", Asked(model), [4, 8])
+    manager = model.serving(component, isolation="per_entry")
+    record = manager._books.components["net"]
+    order: list[str] = []
+
+    class Watched(ComponentRecord):
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            order.append(name)
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr(record, "__class__", Watched)
+    record.refresh()
+    assert order.index("available") < order.index("known")
+
+
+def test_a_graph_that_is_dropped_is_not_remembered() -> None:
+    """Of a routine that names descriptors which are not available."""
+    model = Model()
+
+    class Always(cgstate.BucketedRoutine[..., SimTensor]):
+        @cgstate.by_shape
+        def resolve_runtime(
+            self, args: tuple[Any, ...], kwargs: Mapping[str, object], available: frozenset[int]
+        ) -> Resolution[int]:
+            size = args[0].shape[0]
+            return Resolution(size, size)
+
+        def make_lazy_descriptor(self, runtime_key: Hashable) -> int | None:
+            return cast(int, runtime_key)
+
+    component = cgstate.Component("net", Always(model.net, model.example), [4], capture_mode=cgstate.CaptureMode.PRECAPTURE_LAZY)
+    manager = model.serving(component, config={"net": {"max_extra_graphs": 1, "thrash_protection": False}}, isolation="per_entry")
+    x = model.input(8)
+    component(x)
+    with manager.entry("net", 8).lease():
+        manager.evict("net", 8)
+        component(x)
+    component(x)
+    model.dev.synchronize()
+    manager.reclaim()
+    assert 8 not in manager._books.components["net"].entries
+    captures = manager.stats().components["net"].captures
+    for _ in range(3):
+        component(x)
+    assert manager.stats().components["net"].captures == captures + 1
+
+
+def test_the_mark_is_of_one_function_alone() -> None:
+    class Wrapped(Asked):
+        @functools.wraps(Asked.resolve_runtime)
+        def resolve_runtime(self, *args: Any) -> Resolution[int]:  # type: ignore[override]  # a wrapper, whatever it takes
+            return super().resolve_runtime(*args)
+
+    model = Model()
+    routine = Wrapped(model)
+    component = cgstate.Component("net", routine, [4])
+    manager = model.serving(component)
+    for _ in range(2):
+        component(model.input(4))
     assert len(routine.asked) == 2
     assert counts(manager) == {}
+    for wrong in (routine.resolve_runtime, functools.partial(routine.resolve_runtime), staticmethod(len)):
+        with pytest.raises(cgstate.ConfigError, match="by_shape decorates the function"):
+            cgstate.by_shape(wrong)
 
 
 class ByValue(cgstate.BucketedRoutine[..., SimTensor]):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from cgstate import CaptureFailed, ConfigError, ManagerState
+from cgstate import Break, CaptureActive, CaptureFailed, ConfigError, ManagerState
 from cgstate.backends.sim import SimTensor, kernels
 from cgstate.runtime.memory.sampling import CAPTURED, MOST
 from tests.runtime.failing import Bench
@@ -42,10 +43,10 @@ def test_few_graphs_are_all_run_and_two_of_them_captured() -> None:
     estimate = bench.manager.profile_memory()
     assert len(estimate.samples) == CAPTURED == 2
     assert estimate.rehearsed == len(SIZES) - CAPTURED
-    assert [bench.rows.count(size) for size in SIZES[:-CAPTURED]] == [1] * (len(SIZES) - CAPTURED)
+    assert set(bench.rows) == set(SIZES)
     comparison = bench.manager.capture_and_bind().comparison
     assert comparison is not None
-    assert comparison.within
+    assert comparison.lower == comparison.actual
     assert comparison.ratio <= 1.07
 
 
@@ -140,23 +141,22 @@ def test_a_warm_up_that_never_settles_is_a_doubt_of_a_run_as_well() -> None:
     work, leaked = bench.routine.work, list[SimTensor]()
 
     def leaking(x: SimTensor) -> SimTensor:
-        if x.shape[0] in (16, 8):
+        if x.shape[0] == 8:
             leaked.append(bench.device.zeros(8))
         return work(x)
 
     bench.routine.work = leaking  # type: ignore[method-assign]
-    captured, run = bench.manager.profile_memory().distrust
-    assert "the warm-up of toy[16] did not settle" in captured
-    assert "the warm-up of toy[8] did not settle" in run
+    (reason,) = bench.manager.profile_memory().distrust
+    assert "the warm-up of toy[8] did not settle" in reason
 
 
-def test_what_each_size_leaves_at_its_first_use_is_no_memory_of_the_pool() -> None:
+def test_what_a_size_leaves_at_its_first_use_is_no_memory_of_the_pool() -> None:
     bench = Running()
     work, caches = bench.routine.work, dict[int, SimTensor]()
 
     def caching(x: SimTensor) -> SimTensor:
         size = x.shape[0]
-        if size not in caches:
+        if size in (4, 32) and size not in caches:
             caches[size] = bench.device.zeros(size, 64)
         return work(x)
 
@@ -189,7 +189,7 @@ def test_what_only_a_first_use_takes_is_not_estimated(number: int) -> None:
     manager.prepare([model.component(f"tuned {which}", SIZES, call=tuned(which)) for which in range(number)])
     estimate = manager.profile_memory()
     assert estimate.trusted
-    assert estimate.rehearsed > number * (len(SIZES) - CAPTURED)
+    assert estimate.rehearsed
     comparison = manager.capture_and_bind().comparison
     assert comparison is not None
     assert comparison.within
@@ -249,3 +249,104 @@ def test_few_graphs_of_whatever_sizes_hold_what_runs_held() -> None:
         assert estimate.lower - buffers <= pools <= estimate.upper - buffers <= 1.07 * pools
         exact += pools == estimate.upper - buffers
     assert exact > 10
+
+
+def test_what_breaks_declare_live_is_not_kept() -> None:
+    model = Model()
+
+    def body(x: SimTensor) -> Iterator[Break]:
+        hidden = model.net(x)
+        yield Break(lambda: None, name="mix", live={"hidden": hidden})
+        return model.net(hidden)  # type: ignore[return-value]  # what the generator returns
+
+    manager = model.manager()
+    manager.prepare([model.component(descriptors=tuple(range(1, 41)), call=body)])
+    estimate = manager.profile_memory(thorough=True)
+    held = manager.capture_and_bind().memory
+    assert estimate.trusted
+    assert held.total - held.buffers == estimate.upper - estimate.parts["buffers"]
+
+
+def test_memory_that_others_give_back_meanwhile_is_no_output() -> None:
+    model = Model()
+    taken, warmed = [model.dev.zeros(1024, 1024)], set[int]()
+
+    def free(x: SimTensor) -> SimTensor:
+        size = x.shape[0]
+        if size < 60 and size in warmed:
+            taken.clear()
+        warmed.add(size)
+        return model.net(x)
+
+    manager = model.manager()
+    manager.prepare([model.component(descriptors=tuple(range(1, 100)), call=free)])
+    estimate = manager.profile_memory()
+    assert not taken
+    comparison = manager.capture_and_bind().comparison
+    assert comparison is not None
+    assert comparison.within or not estimate.trusted
+    assert comparison.ratio < 1.1
+
+
+def test_garbage_of_earlier_runs_stays_where_it_is_as_in_a_capture() -> None:
+    bench = Running()
+    work, enabled = bench.routine.work, set[bool]()
+
+    def collecting(x: SimTensor) -> SimTensor:
+        if x.shape[0] == 4:
+            enabled.add(gc.isenabled())
+        return work(x)
+
+    bench.routine.work = collecting  # type: ignore[method-assign]
+    bench.manager.profile_memory()
+    assert enabled == {False}
+    assert gc.isenabled()
+
+
+def test_many_small_outputs_are_foreseen_as_small() -> None:
+    shape = Shape([], [linear(4)] * 3, range(1, 33), alive=2, inputs=linear(160))
+    manager = manager_of(shape, check=False)
+    manager.profile_memory()
+    comparison = manager.capture_and_bind().comparison
+    assert comparison is not None
+    assert comparison.within, str(comparison)
+    assert comparison.ratio <= 1.07
+
+
+@pytest.mark.parametrize("call", ["hold", "prime_workspaces", "pool_segments"])
+def test_a_device_call_that_fails_in_a_rehearsal_is_a_doubt(call: str) -> None:
+    counted = Bench(descriptors=tuple(range(1, 41))).prepared()
+    calls = counted.faults.calls.copy()
+    counted.manager.profile_memory()
+    made = (counted.faults.calls - calls)[call]
+    bench = Bench(descriptors=tuple(range(1, 41))).prepared()
+    footprint, states = bench.footprint(), bench.states()
+    bench.faults.inject(call, nth=made - 1)
+    estimate = bench.manager.profile_memory()
+    assert not estimate.trusted
+    assert (bench.footprint(), bench.states()) == (footprint, states)
+    bench.quiet()
+
+
+def test_what_cannot_be_undone_is_a_doubt() -> None:
+    bench = Running()
+    work = bench.routine.work
+    bench.routine.work = lambda x: kernels.add(work(x), bench.device.rand(*x.shape))  # type: ignore[method-assign]
+    bench.faults.inject("undo: restore the generator", nth=1 + 1 + CAPTURED)  # of the static inputs, of the captures
+    assert "could not be run" in str(bench.manager.profile_memory().distrust)
+
+
+def test_a_capture_of_the_same_thread_in_between_is_refused() -> None:
+    bench = Running()
+    before(bench.component, "forward_for_capture", lambda: refused.append(type(_error(bench.manager.capture_and_bind))))
+    refused: list[type] = []
+    bench.manager.profile_memory()
+    assert set(refused) == {CaptureActive}
+
+
+def _error(act: Callable[[], object]) -> Exception | None:
+    try:
+        act()
+    except Exception as error:
+        return error
+    return None

@@ -50,7 +50,7 @@ class MemoryEstimate:
         lazy_untold: Ids of the components that ``lazy`` leaves out, as that cannot be told of them: no sample, or no limit.
         seconds: How long profiling took.
         distrust: Why the bounds may not hold; empty where nothing speaks against them.
-        rehearsed: How many graphs were run, without being recorded, to know.
+        rehearsed: How often a graph was run, without being recorded, to know.
     """
 
     lower: int

@@ -3,13 +3,12 @@
 In the throwaway pool that stands for a production pool, in production's order: of each component the two largest graphs, then one
 of each sixteenth of the size before; of many, four more. Only the two are captured. Whatever else is asked of a pool is asked by
 running graphs unrecorded, which takes a part of the time: the allocator serves a capture as it serves eager work whose memory comes
-from the same pool. They are run without a warm-up where that of the second one left nothing behind. Only where a backend says that
-it serves work otherwise while it is not recorded, all are captured.
+from the same pool. Where a backend says that it serves work otherwise while it is not recorded, graphs are captured instead.
 
 Where that cannot bound the rest closely, because outputs grow, sizes do not nest or little is held at all, the whole is rehearsed:
-up to `MOST` graphs of a component are run, and placeholders stand for the outputs of the others. From the two largest on where that
-is all there is, else in a pool of its own, since the place of a graph in the order counts. If more is held then than was thought
-possible, something may have been made at a first use: it is done once more. Who wants it thorough has all graphs run.
+all graphs of a component are run, or `SOME` of more than `MOST`, and placeholders stand for the outputs of the others. From the two
+largest on where that is all there is, else in a pool of its own, since the place of a graph in the order counts. Who wants it
+thorough has all graphs run.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cgstate.backends.undo import UndoLog
-from cgstate.errors import CaptureFailed, LiveAcrossBreak, describe
+from cgstate.errors import CaptureFailed, CGStateError, LiveAcrossBreak, describe
 from cgstate.lifecycle.states import FailureKind, PoolKind
 from cgstate.runtime.domain import Isolation
 from cgstate.runtime.failure import clear_frames
@@ -36,17 +35,20 @@ from cgstate.runtime.memory.bounds import (
 from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
 from cgstate.runtime.memory.scope import Profile, ProfileTransaction, Reading, profiling
 from cgstate.runtime.routines import capture_by_routine, rehearse_by_routine, statics_of
-from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT
+from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT, SMALL_LIMIT
 from cgstate.runtime.statics import Statics, static_bytes
 
 if TYPE_CHECKING:
+    from cgstate.backends.base import Backend, MemoryPool, Stream
     from cgstate.runtime.books import Books
-    from cgstate.runtime.capture import Attempt
+    from cgstate.runtime.capture import Attempt, Rehearsal
     from cgstate.runtime.domain import Domain
     from cgstate.runtime.record import ComponentRecord
 
 MOST = 16
-"""Graphs of one component that are run in a rehearsal at most, give or take one."""
+"""Graphs of one component that are all run in a rehearsal."""
+SOME = 10
+"""Graphs of one component that are run in a rehearsal where there are more, give or take one."""
 FEW = 3
 """Graphs of one component that are all run."""
 CAPTURED = 2
@@ -65,8 +67,8 @@ class Planned:
         buffers: Bytes of its static inputs, whoever else has them; None where they could not be made.
         runs: Whether running it takes the memory that capturing it takes.
         output: What it has left lent out when it was captured or run; None before, or if that failed.
+        small: Whether that is in segments for small allocations only.
         after: What the pool held after it, where that was looked at.
-        at_once: Whether its first warm-up round left nothing behind, when it was captured.
     """
 
     record: ComponentRecord
@@ -74,8 +76,12 @@ class Planned:
     buffers: int | None
     runs: bool
     output: int | None = None
+    small: bool = False
     after: Reading | None = None
-    at_once: bool = False
+
+    def has_left(self, before: Reading, after: Reading) -> None:
+        """It was captured or run, and the pool held ``before`` and ``after`` it."""
+        self.output, self.small, self.after = after.lent_since(before), after.large_live == before.large_live, after
 
     @property
     def name(self) -> str:
@@ -112,24 +118,11 @@ class _Plan:
 
     Attributes:
         thorough: Whether all of them are run.
-        warm_up: Whether each is run with a warm-up before, the first time.
     """
 
     domain: Domain
     thorough: bool
     graphs: list[Planned] = field(default_factory=list)
-    warm_up: bool = False
-
-    def explains(self, reading: Reading, bound: Bound) -> bool:
-        """Whether a pool holds no more than ``bound`` said before graphs were run in it, or not for want of warm-ups."""
-        good = self.warm_up or reading.reserved <= bound.upper
-        self.warm_up = not good or self.warm_up
-        return good
-
-    def seen(self, reading: Reading) -> Bound:
-        """What the pool will hold, by what it holds now that all were run in it."""
-        reserved = reading.reserved
-        return Bound(reserved if self.warm_up else int(reserved / STRAY), reserved)
 
     def components(self) -> Iterator[list[Planned]]:
         """The graphs of each component, in order."""
@@ -187,21 +180,15 @@ def _shared(profile: Profile, plan: _Plan) -> Bound:
             ranks = _spread(graphs)
             for rank in ranks[:CAPTURED]:
                 _sample(profile, transaction, graphs[rank], plan.domain)
-            plan.warm_up |= not all(graphs[rank].at_once for rank in ranks[1:CAPTURED])
             bound = _bound(plan, unit)
             whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and bound.far))
             # Where some more would hardly narrow it, go on with all, which is the rehearsal itself.
             parts = _parts(plan, graphs)[CAPTURED:] if whole else [_Part(graphs[rank]) for rank in ranks[CAPTURED:]]
             reading = _run(profile, transaction, plan, parts)
-            if not plan.explains(reading, bound):
-                break
             if whole:
                 return bound.narrowed(_rehearsed(profile, plan, parts, reading))
-        else:
-            bound = _bound(plan, unit)
-            if not bound.far and not plan.thorough:
-                return bound
-    return bound.narrowed(_rehearse(profile, plan, bound))
+    bound = _bound(plan, unit)
+    return bound.narrowed(_rehearse(profile, plan)) if bound.far or plan.thorough else bound
 
 
 def _bound(plan: _Plan, unit: int) -> Bound:
@@ -226,20 +213,18 @@ def _spread(graphs: Sequence[Planned]) -> list[int]:
     return ranks
 
 
-def _rehearse(profile: Profile, plan: _Plan, bound: Bound) -> Bound:
-    """Rehearse all in a fresh pool, where ``bound`` was thought possible."""
+def _rehearse(profile: Profile, plan: _Plan) -> Bound:
+    """Rehearse all in a fresh pool."""
     parts = [part for graphs in plan.components() for part in _parts(plan, graphs)]
-    while True:
-        with profile.apart() as transaction:
-            reading = _run(profile, transaction, plan, parts)
-        if plan.explains(reading, bound):
-            return _rehearsed(profile, plan, parts, reading)
+    with profile.apart() as transaction:
+        reading = _run(profile, transaction, plan, parts)
+    return _rehearsed(profile, plan, parts, reading)
 
 
 def _parts(plan: _Plan, graphs: Sequence[Planned]) -> list[_Part]:
     """How a component takes part in a rehearsal: of many graphs some, and placeholders for the others."""
     last = len(graphs) - 1
-    chosen = {round(rank * last / (MOST - 1)) for rank in range(MOST)} | set(range(CAPTURED))
+    chosen = {round(rank * last / (SOME - 1)) for rank in range(SOME)} | set(range(CAPTURED))
     every = plan.thorough or len(graphs) <= MOST
     return [_Part(graph, runs=every or rank in chosen) for rank, graph in enumerate(graphs)]
 
@@ -247,7 +232,7 @@ def _parts(plan: _Plan, graphs: Sequence[Planned]) -> list[_Part]:
 def _rehearsed(profile: Profile, plan: _Plan, parts: Sequence[_Part], reading: Reading) -> Bound:
     """What the pool will hold, by what it held at the end of a rehearsal."""
     if all(part.runs for part in parts):
-        return plan.seen(reading)
+        return Bound(reading.reserved, reading.reserved)
     held = {part.graph: part.held for part in parts if not part.runs}
     if sum(held.values()) > (NEAR - 1) * reading.reserved:
         taken = sum(graph.output is not None for graph in plan.graphs)
@@ -295,7 +280,6 @@ def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Pla
             if known < CAPTURED:
                 _sample(profile, transaction, graph, own[graph].domain)
             else:
-                own[graph].warm_up = True
                 _run(profile, transaction, own[graph], [_Part(graph)])
 
     unit = profile.books.backend.mebibyte
@@ -340,9 +324,9 @@ def _sample(profile: Profile, transaction: ProfileTransaction, graph: Planned, d
         if profile.books.lost:
             raise
     measured = profile.measured[-1]
-    graph.after, graph.at_once = measured.after, measured.at_once
+    graph.after = measured.after
     if measured.sample.error is None:
-        graph.output = measured.sample.output_bytes
+        graph.has_left(measured.before, measured.after)
 
 
 @dataclass(slots=True)
@@ -359,11 +343,16 @@ class _Part:
     runs: bool = True
     held: int = 0
 
-    def foresee(self, plan: _Plan) -> bool:
-        """Work out ``held`` from what others of its component have left lent out; False if none has."""
-        points = _points([graph for graph in plan.graphs if graph.record is self.graph.record])
-        self.held = output_at_most(self.graph.buffers or 0, points) if points else 0
-        return bool(points)
+    def hold(self, plan: _Plan, backend: Backend, pool: MemoryPool, stream: Stream) -> list[object]:
+        """Hold what it will leave lent out, by what others of its component have: in blocks of the kind that theirs are in."""
+        known = [graph for graph in plan.graphs if graph.record is self.graph.record and graph.output is not None]
+        self.held = left = output_at_most(self.graph.buffers or 0, _points(known)) if known else 0
+        piece = SMALL_LIMIT * backend.mebibyte if all(graph.small for graph in known) else left
+        held = []
+        while left > 0:
+            held.append(backend.hold(pool, stream, min(left, piece)))
+            left -= piece
+        return held
 
 
 def _capture(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: Sequence[_Part]) -> Reading:
@@ -373,8 +362,8 @@ def _capture(profile: Profile, transaction: ProfileTransaction, plan: _Plan, par
         domain = profile.domain(plan.domain)
         if part.runs or domain.pool is None or domain.stream is None:
             _sample(profile, transaction, part.graph, plan.domain)
-        elif part.foresee(plan):
-            transaction.kept.append(backend.hold(domain.pool.handle, domain.stream, part.held))
+        else:
+            transaction.kept.append(part.hold(plan, backend, domain.pool.handle, domain.stream))
     return profile.reading(plan.domain)
 
 
@@ -393,41 +382,51 @@ def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: 
     def run(attempt: Attempt, undo: UndoLog) -> None:
         for part in parts:
             if part.runs:
-                warm_up = attempt.first_block is not None or (plan.warm_up and part.graph.output is None)
-                transaction.kept.append(_run_one(profile, attempt, part.graph, undo, warm_up=warm_up))
+                before = profile.reading(plan.domain)
+                kept = _run_one(profile, attempt, part.graph, undo)
+                transaction.kept.append(kept)
+                if kept is not None:
+                    part.graph.has_left(before, profile.reading(plan.domain))
                 attempt = replace(attempt, first_block=None)
-            elif part.foresee(plan):
-                transaction.kept.append(attempt.backend.hold(attempt.pool, attempt.stream, part.held))
+            else:
+                transaction.kept.append(part.hold(plan, attempt.backend, attempt.pool, attempt.stream))
         readings.append(profile.reading(plan.domain))
 
     first = parts[0].graph
     try:
         transaction.rehearse(profile.entry(first.record, first.descriptor, plan.domain), run)
-    except CaptureFailed as failure:
-        if profile.books.lost:
-            raise
-        profile.doubts.append(f"{first.name} could not be run: {failure}")
-    reading = readings[0] if readings else Reading()
-    parts[-1].graph.after = reading
-    return reading
-
-
-def _run_one(profile: Profile, attempt: Attempt, graph: Planned, undo: UndoLog, *, warm_up: bool) -> object:
-    """Run a graph's work; what it would keep. What cannot be run is a doubt, unless the device is lost."""
-    try:
-        rehearsal = rehearse_by_routine(attempt, graph.record, graph.descriptor, undo, warm_up=warm_up)
     except Exception as error:
-        clear_frames(error)  # they hold what was made
-        profile.books.notice(error)
-        if profile.books.lost:
-            raise CaptureFailed(FailureKind.DEVICE, graph.record.component_id, graph.descriptor) from error
-        profile.doubts.append(f"{graph.name} could not be run: {describe(error)}")
+        if isinstance(error, CGStateError) and (profile.books.lost or not isinstance(error, CaptureFailed)):
+            raise  # it says so itself; or it refuses
+        _doubt(profile, first, error)
+    parts[-1].graph.after = parts[-1].graph.after or (readings[0] if readings else Reading())
+    return readings[0] if readings else Reading()
+
+
+def _run_one(profile: Profile, attempt: Attempt, graph: Planned, undo: UndoLog) -> Rehearsal | None:
+    """Run a graph's work; None, and a doubt, if it cannot be run."""
+    try:
+        rehearsal = rehearse_by_routine(attempt, graph.record, graph.descriptor, undo)
+    except Exception as error:
+        _doubt(profile, graph, error)
         return None
     if not rehearsal.settled:
         profile.doubts.append(profile.unsettled(graph.name))
-    graph.output = rehearsal.output_bytes
     profile.rehearsed += 1
-    return rehearsal.kept
+    return rehearsal
+
+
+def _doubt(profile: Profile, graph: Planned, error: Exception) -> None:
+    """Doubt the estimate, since a graph could not be run.
+
+    Raises:
+        CaptureFailed: the device is lost.
+    """
+    clear_frames(error)  # they hold what was made
+    profile.books.notice(error)
+    if profile.books.lost:
+        raise CaptureFailed(FailureKind.DEVICE, graph.record.component_id, graph.descriptor) from error
+    profile.doubts.append(f"{graph.name} could not be run: {describe(error)}")
 
 
 def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Sample]) -> tuple[list[Planned], int]:

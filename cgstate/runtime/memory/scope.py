@@ -66,20 +66,18 @@ class Reading:
         """All that is lent out."""
         return self.small_live + self.large_live
 
+    def lent_since(self, before: Reading) -> int:
+        """Bytes that are lent out more than ``before``, to others than libraries."""
+        return max(0, self.live - self.workspaces - before.live + before.workspaces)
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One capture of the scope.
-
-    Attributes:
-        sample: What users see.
-        after: What its pool held after it.
-        at_once: Whether its first warm-up round left no new allocation behind.
-    """
+    """One capture of the scope: the sample that users see, and what its pool held before and after."""
 
     sample: Sample
+    before: Reading
     after: Reading
-    at_once: bool
 
 
 class ProfileTransaction(Transaction):
@@ -109,7 +107,7 @@ class ProfileTransaction(Transaction):
         stand_in = self.resolve(entry)
         with self._profile.measuring(stand_in) as outcome:
             recording = super().capture_entry(stand_in, make, **options)
-            outcome.settled, outcome.at_once = recording.settled, recording.at_once
+            outcome.settled = recording.settled
         return recording
 
     def rehearse(self, entry: Entry, run: Callable[[Attempt, UndoLog], None]) -> None:
@@ -120,7 +118,7 @@ class ProfileTransaction(Transaction):
         Raises:
             IllegalTransition: the entry, its pool or the gate refuses.
             CaptureFailed: the device gave no pool or no stream.
-            BaseException: what ``run`` raised.
+            BaseException: what ``run``, or the device, raised.
         """
         capture, backend = self._prepared(entry, None), self.books.backend
         try:
@@ -133,6 +131,7 @@ class ProfileTransaction(Transaction):
                 backend.prime_workspaces(attempt.workspaces, attempt.stream)
             run(attempt, capture.undo)
             caller.wait(attempt.stream.record())
+            capture.undo.succeed()
         finally:
             if self.current is capture:
                 capture.give_up()
@@ -166,7 +165,6 @@ class _Outcome:
     """What only the capture itself can tell."""
 
     settled: bool = True
-    at_once: bool = False
 
 
 class Profile:
@@ -259,6 +257,7 @@ class Profile:
         around, self._domains = self._domains, {}
         transaction, undo = ProfileTransaction(self), UndoLog()
         ending = False
+        self._open = True  # a signal handler must not capture meanwhile
         try:
             yield transaction
             self._clear(undo, [transaction])
@@ -273,6 +272,7 @@ class Profile:
             again.fail()
             raise
         finally:
+            self._open = False
             self._domains = around
 
     def stand_in(self, entry: Entry) -> Entry:
@@ -342,13 +342,13 @@ class Profile:
             descriptor=repr(entry.descriptor),
             pool_bytes=after.reserved,
             grown_bytes=max(0, after.reserved - before.reserved),
-            output_bytes=max(0, after.live - after.workspaces - before.live + before.workspaces),
+            output_bytes=after.lent_since(before),
             buffer_bytes=static_bytes(books.backend, [entry.statics]),
             seconds=seconds,
             settled=outcome.settled,
             error=None if error is None else str(error),
         )
-        self.measured.append(Measured(sample, after, outcome.at_once))
+        self.measured.append(Measured(sample, before, after))
         if error is not None:
             raise error
 

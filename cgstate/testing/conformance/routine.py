@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cgstate.backends.base import Backend
-from cgstate.backends.sim.values import tensors_in
+from cgstate.backends.sim.values import is_tensor, tensors_in
 from cgstate.errors import CaptureFailed, CGStateError, ConfigError, describe
 from cgstate.lifecycle.states import FailureKind
 from cgstate.routine import Routine, resolves_by_shape
@@ -149,16 +149,18 @@ class _Examination:
         """Everything that is wrong, sorted by graph."""
         served: dict[Hashable, list[Sample]] = {}
         alike: dict[object, Hashable] = {}
+        by_shape = resolves_by_shape(self._routine)
         for sample in samples:
             resolution = self._routine.resolve_runtime(sample, {}, self._component.available_descriptors)
-            look = tuple((getattr(value, "shape", None), getattr(value, "dtype", type(value))) for value in sample)
-            if resolves_by_shape(self._routine) and alike.setdefault(look, resolution) != resolution:
-                yield Finding(
-                    "resolve_runtime",
-                    f"it is marked by_shape, and says {alike[look]} and {resolution} to calls of the same shapes and dtypes",
-                    "take the mark off: it may look at more than that then",
-                )
-                return
+            if by_shape and all(map(is_tensor, sample)):
+                look = tuple((value.shape, value.dtype) for value in sample)
+                if alike.setdefault(look, resolution) != resolution:
+                    yield Finding(
+                        "resolve_runtime",
+                        f"it is marked by_shape, and says {alike[look]} and {resolution} to calls of the same shapes and dtypes",
+                        "take the mark off: it may look at more than that then",
+                    )
+                    return
             if resolution.descriptor is not None:
                 served.setdefault(resolution.descriptor, []).append(sample)
         telling = False

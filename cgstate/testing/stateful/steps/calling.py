@@ -238,7 +238,7 @@ def forecast(play: Play, subject: Subject, sample: int) -> Forecast:
     names = model.available(name)
     available: frozenset[Any] = frozenset([d for d, entry in record.entries.items() if entry.name in names])
     if available == record.available:
-        available = record.available  # routines that remember what they made of a snapshot know it by its identity
+        available = record.available  # a routine may remember what it made of a snapshot, and know it by its identity
     with play.calm():
         resolution = routine.resolve_runtime(args, {}, available)
     if resolution.descriptor is not None:
