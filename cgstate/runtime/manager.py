@@ -197,8 +197,8 @@ class GraphManager:
         they are part of the estimate, as far as the same thread captures.
 
         Args:
-            thorough: Run every graph. Takes longer, up to half of what capturing them will take; the bounds are as close as can be
-                then, also where the outputs of many graphs are most of what is held.
+            thorough: Run every graph. Takes longer, more than half of what capturing them will take; the bounds are as close as
+                can be then, also where the outputs of many graphs are most of what is held.
 
         Raises:
             IllegalTransition: the manager is not PREPARED: nothing prepared yet, or serving already.

@@ -41,8 +41,8 @@ class CudaGraph:
             self.capture = None
             quiet.when_quiet(partial(_reset, graph))
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing() and hasattr(self, "torch_graph"):
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing() and hasattr(self, "torch_graph"):  # a default, since globals may be gone then
             self.destroy()
 
 

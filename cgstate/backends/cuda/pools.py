@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -95,8 +95,8 @@ class CudaPool:
                 anchor.reset()
         torch._C._cuda_releasePool(self.index, self.id)
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing() and hasattr(self, "dropped"):
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing() and hasattr(self, "dropped"):  # a default, since globals may be gone then
             self.drop()
 
 
