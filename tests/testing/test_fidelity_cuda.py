@@ -15,7 +15,7 @@ from cgstate.testing.fidelity.facts import FACTS
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
-OF_THE_WHOLE_DEVICE = frozenset({"P8"})
+OF_THE_WHOLE_DEVICE = frozenset({"P7", "P8"})
 """Facts that are told from what the device has left for everybody."""
 
 
