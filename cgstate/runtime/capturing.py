@@ -291,7 +291,7 @@ class Capture:
         return self._step_back(error)
 
     def give_up(self) -> None:
-        """End it after an interrupt that came while it was ended; nothing of it is bound."""
+        """End it without a recording that is bound: after an interrupt while it was ended, or if nothing was to be recorded."""
         if self.entry.recorded and not self.open:
             self.end()
         else:

@@ -54,7 +54,10 @@ class FirstBlock:
         if size is None:
             if not self.may_search:
                 return
-            size = self.known[self.descriptor] = _worth_trying(backend, stream) and smallest_block(backend, stream, run, undo)
+            size = smallest_block(backend, stream, run, undo) if _worth_trying(backend, stream) else 0
+            if size is None:
+                return
+            self.known[self.descriptor] = size
         if size:
             try:
                 backend.hold(pool, stream, size)  # and let it go: it stays in the pool
@@ -63,8 +66,10 @@ class FirstBlock:
                     raise
 
 
-def smallest_block(backend: Backend, stream: Stream, run: Callable[[], object], undo: UndoLog) -> int:
+def smallest_block(backend: Backend, stream: Stream, run: Callable[[], object], undo: UndoLog) -> int | None:
     """Bytes of the smallest block in which one run of the work was seen to fit; 0 if none smaller than separate segments did.
+
+    None if a run found no memory: then nothing is known.
 
     Runs the work up to six times, on the current stream, which must be ``stream``; returns the allocator's cache to the device
     after each.
@@ -78,7 +83,9 @@ def smallest_block(backend: Backend, stream: Stream, run: Callable[[], object], 
     undo.on_failure("give back what trials of a first block took", partial(_give_back, backend, tried))
     trial = partial(_trial, backend, stream, run, tried)
     separate = trial(0)
-    if separate is None or len(separate) < 2:
+    if separate is None:
+        return None
+    if len(separate) < 2:
         return 0
     largest = max(separate)  # of one temporary, unless it is a segment that several share
     low = max(OWN_LIMIT * unit, largest if largest > LARGE_SEGMENT * unit else 0) // granule * granule
@@ -89,7 +96,7 @@ def smallest_block(backend: Backend, stream: Stream, run: Callable[[], object], 
         size = -(-(low + high) // (2 * granule)) * granule
         segments = trial(size)
         if segments is None:
-            return 0
+            return None
         if len(segments) == 1:
             found = high = size
         else:

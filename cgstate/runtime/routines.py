@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from cgstate.backends.undo import UndoLog
 from cgstate.runtime.capture import Rehearsal, rehearse
 from cgstate.runtime.pinned import by_input
 from cgstate.runtime.statics import Statics
 
 if TYPE_CHECKING:
-    from cgstate.backends.undo import UndoLog
     from cgstate.runtime.capture import Attempt, Recording
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.record import AnyRoutine, ComponentRecord
@@ -70,8 +70,13 @@ def rehearse_by_routine(attempt: Attempt, record: ComponentRecord, descriptor: H
         routine.prepare_for_capture(descriptor, buffers)
         return lambda: routine.forward_for_capture(descriptor, buffers)
 
+    after = UndoLog()
+    if buffers is not None:
+        after.always("after_capture", lambda: routine.after_capture(descriptor, buffers))
     try:
-        return rehearse(attempt, make, routine.capture_context(descriptor, buffers), undo)
-    finally:
-        if buffers is not None:
-            routine.after_capture(descriptor, buffers)
+        rehearsal = rehearse(attempt, make, routine.capture_context(descriptor, buffers), undo)
+        after.succeed()
+    except BaseException:
+        after.fail()
+        raise
+    return rehearsal

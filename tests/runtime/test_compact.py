@@ -233,7 +233,7 @@ def test_without_memory_for_a_trial_the_capture_goes_on_without_a_block() -> Non
 
     bench.during = fill
     assert bench.held() == normal
-    assert bench.blocks == {256: 0}
+    assert bench.blocks == {}
 
 
 def test_without_memory_for_the_block_the_capture_goes_on_without() -> None:

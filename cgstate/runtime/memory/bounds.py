@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT, SMALL_LIMIT
 
 NEAR = 1.07
-"""Upper over lower bound from which on no further graph needs to be sampled."""
+"""Upper bound over what was held so far, up to which no further graph needs to be run."""
 STRAY = 1.05
 """What placeholders for outputs may miss of the segments: real outputs are placed while temporaries are still there."""
 

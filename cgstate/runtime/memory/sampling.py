@@ -1,9 +1,10 @@
 """What to capture in order to know what everything will hold.
 
 In the throwaway pool that stands for a production pool, in production's order: of each component the two largest graphs, then one
-of each sixteenth of the size before; of many, four more. Only the two are captured. Whatever else is asked of a pool is asked by
-running graphs unrecorded, which takes a part of the time: the allocator serves a capture as it serves eager work whose memory comes
-from the same pool. Where a backend says that it serves work otherwise while it is not recorded, graphs are captured instead.
+of each sixteenth of the size before; of many, four more. Only two of a component are captured. Whatever else is asked of a pool is
+asked by running graphs unrecorded, which takes a part of the time: the allocator serves a capture as it serves eager work whose
+memory comes from the same pool. Where a backend says that it serves work otherwise while it is not recorded, graphs are captured
+instead.
 
 Where that cannot bound the rest closely, because outputs grow, sizes do not nest or little is held at all, the whole is rehearsed:
 all graphs of a component are run, or `SOME` of more than `MOST`, and placeholders stand for the outputs of the others. From the two
@@ -81,7 +82,8 @@ class Planned:
 
     def has_left(self, before: Reading, after: Reading) -> None:
         """It was captured or run, and the pool held ``before`` and ``after`` it."""
-        self.output, self.small, self.after = after.lent_since(before), after.large_live == before.large_live, after
+        large = after.large_live - after.workspaces - before.large_live + before.workspaces
+        self.output, self.small, self.after = after.lent_since(before), not large, after
 
     @property
     def name(self) -> str:
@@ -107,8 +109,10 @@ class Bound:
         """Whether the upper bound is too far from what was seen."""
         return self.upper > NEAR * self.peak
 
-    def narrowed(self, rehearsed: Bound) -> Bound:
-        """By a rehearsal; never below what fewer graphs would have had."""
+    def narrowed(self, rehearsed: Bound, plan: _Plan) -> Bound:
+        """By a rehearsal: wholly if that was thorough, else with the slack that any estimate has."""
+        if plan.thorough:
+            return Bound(rehearsed.lower, rehearsed.upper, self.workspaces, self.peak)
         return Bound(max(rehearsed.lower, self.lower), max(rehearsed.upper, int(NEAR * self.peak)), self.workspaces, self.peak)
 
 
@@ -137,7 +141,7 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord], *, thorough
         IllegalTransition: the manager is not PREPARED.
         CaptureFailed: the device was lost.
     """
-    with profiling(books) as profile:
+    with profiling(books, shut=True) as profile:
         failed: list[Sample] = []
         plans: dict[Domain, _Plan] = {}
         graphs, buffers = _planned(books, records, failed)
@@ -186,9 +190,9 @@ def _shared(profile: Profile, plan: _Plan) -> Bound:
             parts = _parts(plan, graphs)[CAPTURED:] if whole else [_Part(graphs[rank]) for rank in ranks[CAPTURED:]]
             reading = _run(profile, transaction, plan, parts)
             if whole:
-                return bound.narrowed(_rehearsed(profile, plan, parts, reading))
+                return bound.narrowed(_rehearsed(profile, plan, parts, reading), plan)
     bound = _bound(plan, unit)
-    return bound.narrowed(_rehearse(profile, plan)) if bound.far or plan.thorough else bound
+    return bound.narrowed(_rehearse(profile, plan), plan) if bound.far or plan.thorough else bound
 
 
 def _bound(plan: _Plan, unit: int) -> Bound:
@@ -363,7 +367,10 @@ def _capture(profile: Profile, transaction: ProfileTransaction, plan: _Plan, par
         if part.runs or domain.pool is None or domain.stream is None:
             _sample(profile, transaction, part.graph, plan.domain)
         else:
-            transaction.kept.append(part.hold(plan, backend, domain.pool.handle, domain.stream))
+            try:
+                transaction.kept.append(part.hold(plan, backend, domain.pool.handle, domain.stream))
+            except Exception as error:
+                _doubt(profile, part.graph, error)
     return profile.reading(plan.domain)
 
 
@@ -449,10 +456,14 @@ def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Samp
                         raise
                     failed.append(Sample(record.component_id, repr(descriptor), 0, 0, 0, 0, 0.0, True, describe(error)))
                 graphs.append(Planned(record, descriptor, size, runs))
-        return graphs, static_bytes(backend, made)
-    finally:
-        made.clear()  # an error keeps this frame
+        total = static_bytes(backend, made)
+        made.clear()
+        undo.succeed()
+    except BaseException:
+        made.clear()  # the error keeps this frame
         undo.fail()
+        raise
+    return graphs, total
 
 
 def _lazy(records: Sequence[ComponentRecord], graphs: Sequence[Planned]) -> tuple[int, tuple[str, ...]]:

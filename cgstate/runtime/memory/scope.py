@@ -135,6 +135,8 @@ class ProfileTransaction(Transaction):
         finally:
             if self.current is capture:
                 capture.give_up()
+        for _, problem in capture.undo.errors:  # of what ends it
+            raise problem
 
     @contextmanager
     def recording(self, entry: Entry, *, stream: object = None, uses_random: bool = False) -> Iterator[None]:
@@ -192,7 +194,7 @@ class Profile:
         "thread",
     )
 
-    def __init__(self, books: Books, thread: int) -> None:
+    def __init__(self, books: Books, thread: int, *, shut: bool) -> None:
         self.books = books
         self.thread = thread
         self.measured: list[Measured] = []
@@ -200,7 +202,7 @@ class Profile:
         self.rehearsed = 0
         self._domains: dict[Domain, Domain] = {}
         self._transactions: list[ProfileTransaction] = []
-        self._open = False
+        self._open = shut  # a signal handler must not capture between the captures of an estimate
         self._taken: list[int] = []
         self._started = books.sync.now_ns()
         self._estimate: MemoryEstimate | None = None
@@ -257,7 +259,6 @@ class Profile:
         around, self._domains = self._domains, {}
         transaction, undo = ProfileTransaction(self), UndoLog()
         ending = False
-        self._open = True  # a signal handler must not capture meanwhile
         try:
             yield transaction
             self._clear(undo, [transaction])
@@ -272,7 +273,6 @@ class Profile:
             again.fail()
             raise
         finally:
-            self._open = False
             self._domains = around
 
     def stand_in(self, entry: Entry) -> Entry:
@@ -474,8 +474,10 @@ class _Before:
 
 
 @contextmanager
-def profiling(books: Books) -> Iterator[Profile]:
+def profiling(books: Books, *, shut: bool = False) -> Iterator[Profile]:
     """Profile in the block; the manager is PROFILING, and has this thread's captures for nothing else.
+
+    ``shut``: not even for those that the block does not make itself.
 
     Raises:
         IllegalTransition: the manager is not PREPARED, or busy with something of this thread.
@@ -494,7 +496,7 @@ def profiling(books: Books) -> Iterator[Profile]:
             undo.always("forget what was made in the profile", before.restore)
             profile.clear(undo)
 
-        profile, undo = Profile(books, thread), UndoLog()
+        profile, undo = Profile(books, thread, shut=shut), UndoLog()
         begun = ending = False
         try:
             with books.gate.lock:
