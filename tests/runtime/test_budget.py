@@ -451,6 +451,26 @@ class TestChange:
         assert [ask(first, 8), ask(second, 8)] == [None, None]
 
 
+def test_without_a_budget_no_capture_looks_at_the_static_inputs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    right = SimBackend.nbytes
+
+    def nbytes(self: SimBackend, value: object) -> int:
+        looked.append(0)
+        return right(self, value)
+
+    monkeypatch.setattr(SimBackend, "nbytes", nbytes)
+    needed = []
+    for number in (8, 32):
+        bench = Bench(descriptors=tuple(range(1, number + 1)), check=False).prepared()
+        looked.clear()
+        with bench.manager.transaction() as transaction:
+            for size in range(1, number + 1):
+                capture_by_routine(transaction, bench.manager.entry("toy", size), bench.routine)
+        needed.append(len(looked))
+    assert needed == [0, 0]
+
+
 def test_costs_are_bounded() -> None:
     sizes = tuple(range(5, 45))
     bench = lazily(budget=None, lazy=sizes, negative_cache=8)

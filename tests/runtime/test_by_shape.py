@@ -305,3 +305,25 @@ def test_who_says_it_and_looks_at_values_is_found_out() -> None:
     (finding,) = examine_routine(ByValue(model.net, model.example), samples, [4], backend=model.backend)
     assert finding.method == "resolve_runtime"
     assert "by_shape" in finding.what
+
+
+class ByNumber(cgstate.BucketedRoutine[..., SimTensor]):
+    """Looks at an argument that is no tensor, which it may: such calls ask each time."""
+
+    @cgstate.by_shape
+    def resolve_runtime(self, args: tuple[Any, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
+        return Resolution((args[0].shape[0], args[1]), max(available) if args[1] == 2.0 else None)
+
+
+def test_a_number_that_is_looked_at_is_no_fault() -> None:
+    model = Model()
+
+    def scaled(x: SimTensor, factor: float = 2.0) -> SimTensor:
+        return kernels.scale(x, factor)
+
+    class Copying(ByNumber):
+        def copy_runtime_inputs(self, descriptor: int, buffers: tuple[Any, ...], *args: Any, **kwargs: Any) -> None:
+            buffers[0].copy_(args[0])
+
+    samples = [(model.input(4, value), factor) for value in (1.0, 2.0) for factor in (2.0, 3.0)]
+    assert not examine_routine(Copying(scaled, model.example), samples, [4], backend=model.backend)

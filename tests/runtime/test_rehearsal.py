@@ -10,6 +10,7 @@ import pytest
 
 from cgstate import Break, CaptureActive, CaptureFailed, ConfigError, ManagerState
 from cgstate.backends.sim import SimTensor, kernels
+from cgstate.backends.sim.faults import InjectedFault
 from cgstate.runtime.memory.sampling import CAPTURED, MOST
 from tests.runtime.failing import Bench
 from tests.runtime.helpers import Model, before, counts
@@ -408,3 +409,41 @@ def test_a_thorough_profile_is_not_widened_by_what_was_thought_before() -> None:
         held = manager.capture_and_bind().memory
         pools, buffers = held.total - held.buffers, estimate.parts["buffers"]
         assert estimate.lower - buffers == pools == estimate.upper - buffers
+
+
+@pytest.mark.parametrize("names", [("toy",), ("one", "other")])
+@pytest.mark.parametrize("thorough", [False, True])
+def test_a_rehearsal_that_is_broken_off_is_no_bound(names: tuple[str, ...], thorough: bool) -> None:
+    counted = Bench(*names, descriptors=SIZES).prepared()
+    calls = counted.faults.calls["prime_workspaces"]
+    right = counted.manager.profile_memory(thorough=thorough)
+    bench = Bench(*names, descriptors=SIZES).prepared()
+    bench.faults.inject("prime_workspaces", nth=counted.faults.calls["prime_workspaces"] - calls)  # the last is a rehearsal's
+    estimate = bench.manager.profile_memory(thorough=thorough)
+    assert not estimate.trusted
+    assert estimate.upper >= right.upper
+
+
+def test_what_the_device_does_not_say_at_the_end_of_a_rehearsal_is_never_trusted() -> None:
+    counted = Bench(descriptors=SIZES, check=False).prepared()
+    before_it = counted.faults.calls["pool_reserved_bytes"]
+    counted.manager.profile_memory()
+    asked = counted.faults.calls["pool_reserved_bytes"] - before_it
+    assert asked > 2
+    for nth in range(1, asked + 1):
+        bench = Bench(descriptors=SIZES, check=False).prepared()
+        bench.faults.inject("pool_reserved_bytes", nth=nth)
+        try:
+            trusted = bench.manager.profile_memory().trusted
+        except Exception:
+            trusted = False
+        assert not trusted, nth
+
+
+def test_static_inputs_whose_random_numbers_are_missed_are_no_ground_to_trust_on() -> None:
+    bench = Running()
+    bench.faults.inject("undo: restore the generator")  # the first is that of the static inputs, which are only made
+    with pytest.raises(InjectedFault):
+        bench.manager.profile_memory()
+    bench.quiet()
+    assert bench.manager.profile_memory().trusted

@@ -109,8 +109,10 @@ class Bound:
         """Whether the upper bound is too far from what was seen."""
         return self.upper > NEAR * self.peak
 
-    def narrowed(self, rehearsed: Bound, plan: _Plan) -> Bound:
-        """By a rehearsal: wholly if that was thorough, else with the slack that any estimate has."""
+    def narrowed(self, rehearsed: Bound | None, plan: _Plan) -> Bound:
+        """By a rehearsal, if it came to its end: wholly if that was thorough, else with the slack that any estimate has."""
+        if rehearsed is None:
+            return self
         if plan.thorough:
             return Bound(rehearsed.lower, rehearsed.upper, self.workspaces, self.peak)
         return Bound(max(rehearsed.lower, self.lower), max(rehearsed.upper, int(NEAR * self.peak)), self.workspaces, self.peak)
@@ -217,8 +219,8 @@ def _spread(graphs: Sequence[Planned]) -> list[int]:
     return ranks
 
 
-def _rehearse(profile: Profile, plan: _Plan) -> Bound:
-    """Rehearse all in a fresh pool."""
+def _rehearse(profile: Profile, plan: _Plan) -> Bound | None:
+    """Rehearse all in a fresh pool; None if that did not come to its end."""
     parts = [part for graphs in plan.components() for part in _parts(plan, graphs)]
     with profile.apart() as transaction:
         reading = _run(profile, transaction, plan, parts)
@@ -233,8 +235,10 @@ def _parts(plan: _Plan, graphs: Sequence[Planned]) -> list[_Part]:
     return [_Part(graph, runs=every or rank in chosen) for rank, graph in enumerate(graphs)]
 
 
-def _rehearsed(profile: Profile, plan: _Plan, parts: Sequence[_Part], reading: Reading) -> Bound:
+def _rehearsed(profile: Profile, plan: _Plan, parts: Sequence[_Part], reading: Reading | None) -> Bound | None:
     """What the pool will hold, by what it held at the end of a rehearsal."""
+    if reading is None:
+        return None
     if all(part.runs for part in parts):
         return Bound(reading.reserved, reading.reserved)
     held = {part.graph: part.held for part in parts if not part.runs}
@@ -374,11 +378,11 @@ def _capture(profile: Profile, transaction: ProfileTransaction, plan: _Plan, par
     return profile.reading(plan.domain)
 
 
-def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: Sequence[_Part]) -> Reading:
+def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: Sequence[_Part]) -> Reading | None:
     """Run graphs of a plan in order where its pool would be, unrecorded, and keep what they would keep.
 
     Returns:
-        What the pool holds in the end.
+        What the pool holds in the end; None, with a doubt, if the device raised in between.
     """
     if not parts:
         return profile.reading(plan.domain)
@@ -406,8 +410,9 @@ def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: 
         if isinstance(error, CGStateError) and (profile.books.lost or not isinstance(error, CaptureFailed)):
             raise  # it says so itself; or it refuses
         _doubt(profile, first, error)
-    parts[-1].graph.after = parts[-1].graph.after or (readings[0] if readings else Reading())
-    return readings[0] if readings else Reading()
+    reading = readings[0] if readings else None
+    parts[-1].graph.after = parts[-1].graph.after or reading or Reading()  # it was looked at, whatever came of it
+    return reading
 
 
 def _run_one(profile: Profile, attempt: Attempt, graph: Planned, undo: UndoLog) -> Rehearsal | None:

@@ -477,7 +477,7 @@ class _Before:
 def profiling(books: Books, *, shut: bool = False) -> Iterator[Profile]:
     """Profile in the block; the manager is PROFILING, and has this thread's captures for nothing else.
 
-    ``shut``: not even for those that the block does not make itself.
+    ``shut``: nor for a `Profile.transaction`; the block captures by `Profile.apart` alone.
 
     Raises:
         IllegalTransition: the manager is not PREPARED, or busy with something of this thread.
