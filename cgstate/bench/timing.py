@@ -79,7 +79,10 @@ def ratio(measured: Mapping[str, Timing], over: str, under: str) -> float:
 
 
 def added(measured: Mapping[str, Timing], over: str, under: str) -> float:
-    """How much longer one took than the other in the same round, nanoseconds; in the quieter quarter of the rounds."""
-    base = measured[under].rounds
-    quiet = sorted(range(len(base)), key=base.__getitem__)[: max(1, len(base) // 4)]
-    return statistics.median(measured[over].rounds[index] - base[index] for index in quiet)
+    """How much longer one took than the other in the same round, nanoseconds; in the quieter quarter of the rounds.
+
+    Quiet is where both together took little. Where one of them did, some of it was its own luck, which would count against the
+    other: of two that cost the same, each would seem to cost more than the other.
+    """
+    pairs = sorted(zip(measured[over].rounds, measured[under].rounds, strict=True), key=sum)
+    return statistics.median(one - other for one, other in pairs[: max(1, len(pairs) // 4)])

@@ -44,6 +44,7 @@ def replay(self: Entry) -> None:
         Exception: what the launch itself raised; the entry is FAILED then.
     """
     if self.fast:
+        release = self.release_lock
         try:
             self.acquire_lock()
             # Acquire and release undo each other's effects, and nobody can look in between: only the guards and the launch remain.
@@ -52,17 +53,18 @@ def replay(self: Entry) -> None:
                 and self.current_handle(self.index) == self.seal
             ):
                 try:
+                    self.hits += 1  # and not behind the launch, which leaves little of the entry in the caches
                     self.launch()
                 except BaseException as error:
+                    self.hits -= 1
                     leasing.launch_failed(self, error)
                     raise
-                self.hits += 1
-                self.release_lock()
+                release()
                 return
-            self.release_lock()
+            release()
         except BaseException:
             try:
-                self.release_lock()
+                release()
             except RuntimeError:  # it is not held
                 pass
             raise

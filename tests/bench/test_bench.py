@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -75,6 +76,14 @@ def test_ratios_compare_what_was_taken_in_the_same_round() -> None:
     slow, fast = Timing((200.0, 2000.0, 220.0, 210.0)), Timing((100.0, 1000.0, 100.0, 100.0))
     assert ratio({"slow": slow, "fast": fast}, "slow", "fast") == pytest.approx(2.05)  # a noisy round counts as any other
     assert added({"slow": slow, "fast": fast}, "slow", "fast") == 100
+
+
+def test_of_two_that_cost_the_same_neither_seems_to_add_anything() -> None:
+    noise = random.Random(0)
+    rounds = [[noise.choice((4500.0, 7000.0)) + noise.gauss(0, 100) for _ in range(480)] for _ in range(2)]
+    measured = {"one": Timing(tuple(rounds[0])), "other": Timing(tuple(rounds[1]))}
+    assert abs(added(measured, "one", "other")) < 30
+    assert added(measured, "other", "one") == -added(measured, "one", "other")
 
 
 def test_a_candidate_that_does_twice_the_work_is_seen() -> None:
