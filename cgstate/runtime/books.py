@@ -227,7 +227,7 @@ class Books(ManagerSteps):
 
     @contextmanager
     def exclusive(self, event: str) -> Iterator[int]:
-        """Have the manager alone for one operation; yields the thread.
+        """Have the manager alone for one operation, and notice if the device is lost in it; yields the thread.
 
         Raises:
             CaptureActive: this thread has it already, or is inside a component call: waiting would never end.
@@ -249,6 +249,9 @@ class Books(ManagerSteps):
                 self.busy = thread
                 mine = True
             yield thread
+        except Exception as error:
+            self.notice(error)
+            raise
         finally:
             if mine:
                 self.busy = 0  # before anything is called

@@ -202,7 +202,8 @@ class GraphManager:
 
         Raises:
             IllegalTransition: the manager is not PREPARED: nothing prepared yet, or serving already.
-            CaptureFailed: the device was lost while profiling.
+            CaptureFailed: the device was lost in a capture or a run.
+            Exception: what the device raised elsewhere; if it is lost, the manager is POISONED in any case.
             ConfigError: ``thorough`` is neither True nor False.
         """
         if not isinstance(thorough, bool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from threading import Thread
 
@@ -20,11 +20,12 @@ from cgstate import (
     IllegalTransition,
     ManagerPoisoned,
     ManagerState,
+    Transaction,
 )
 from cgstate.backends.base import Footprint
 from cgstate.backends.sim import SimBackend, SimConfig, SimStream, SimTensor, captured, kernels
 from cgstate.backends.sim.errors import SimAcceleratorError, SimError, SimOutOfMemory
-from cgstate.backends.sim.faults import InjectedFault
+from cgstate.backends.sim.faults import Faults, InjectedFault
 from tests.runtime.failing import KIB, Bench, Toy
 
 WORKSPACE = SimConfig().workspace_bytes
@@ -711,6 +712,75 @@ def test_any_backend_call_may_fail(scenario: str, call: str, nth: int, when: str
     if not left_behind:
         bench.manager.close()
         assert bench.manager.memory().total == 0
+
+
+def serving() -> Bench:
+    return Bench("a", "b", descriptors=(4, 8), component={"dependencies": ("kv",)}).serving()
+
+
+def capture_more(bench: Bench, door: Callable[[], AbstractContextManager[Transaction]]) -> None:
+    entry = bench.manager.entry("own", 1)
+    with door() as transaction:
+        transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+
+
+def profile_more(bench: Bench) -> None:
+    with bench.manager.profile() as profile:
+        capture_more(bench, profile.transaction)
+
+
+def sleep(bench: Bench) -> None:
+    bench.manager.suspend("kv")
+    bench.manager.resume("kv")
+
+
+def leased(bench: Bench) -> None:
+    with bench.manager.entry("a", 4).lease() as lease:
+        lease.replay()
+
+
+LOSSES: dict[str, tuple[Callable[[], Bench], Callable[[Bench], object]]] = {
+    "startup": (startup, capture),
+    "lazy": (lazily, miss),
+    "profile": (startup, profiled),
+    "thorough profile": (startup, lambda bench: bench.manager.profile_memory(thorough=True)),
+    "profile block": (startup, profile_more),
+    "transaction": (serving, lambda bench: capture_more(bench, bench.manager.transaction)),
+    "evict": (serving, lambda bench: bench.manager.evict("a")),
+    "invalidate": (serving, lambda bench: bench.manager.invalidate("kv")),
+    "suspend": (serving, sleep),
+    "replay": (serving, lambda bench: bench.manager.entry("a", 4).replay()),
+    "lease": (serving, leased),
+    "release": (serving, lambda bench: bench.manager.release()),
+}
+
+
+@pytest.mark.parametrize("scenario", LOSSES)
+def test_whatever_a_lost_device_raises_poisons_the_manager(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, act = LOSSES[scenario]
+    noticed = 0
+    for call, count in calls_of(act, make):
+        for nth in sorted({1, (count + 1) // 2, count}):
+            bench = make()
+            left = [nth]
+
+            def lose(name: str, bench: Bench = bench, call: str = call, left: list[int] = left) -> None:
+                if name == call:
+                    left[0] -= 1
+                    if not left[0]:
+                        bench.device.lose()
+                Faults.before(bench.faults, name)
+
+            monkeypatch.setattr(bench.faults, "before", lose)
+            try:
+                act(bench)
+            except (CaptureFailed, ManagerPoisoned, SimAcceleratorError):
+                own = scenario == "lazy" and bench.manager.state is ManagerState.SERVING  # the bench's own input was refused
+                assert own or bench.manager.state is ManagerState.POISONED, f"{call} {nth}"
+                bench.quiet_books()
+            noticed += bench.manager.state is ManagerState.POISONED
+            bench.manager.close()
+    assert noticed >= 2
 
 
 @pytest.mark.parametrize("first", ["close_capture", "open_capture", "prime_workspaces", "stream_wait"])

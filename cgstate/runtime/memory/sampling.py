@@ -141,7 +141,8 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord], *, thorough
 
     Raises:
         IllegalTransition: the manager is not PREPARED.
-        CaptureFailed: the device was lost.
+        CaptureFailed: the device was lost in a capture or a run.
+        Exception: what the device raised elsewhere.
     """
     with profiling(books, shut=True) as profile:
         failed: list[Sample] = []
