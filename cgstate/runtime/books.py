@@ -381,7 +381,9 @@ class Books(ManagerSteps):
             pool.reclaimed()
 
     def drop_domain(self, domain: Domain) -> None:
-        """Forget a domain without entries; the lock is held."""
+        """Forget a domain without entries, or whose profile has ended, unless something is left of it; the lock is held."""
+        if domain.ended:
+            domain.entries = {entry for entry in domain.entries if entry.unreclaimed}
         if not domain.entries and domain.pool is None:
             self.domains.pop(domain.key, None)
             domain.leave_stream(self)

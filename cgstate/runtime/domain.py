@@ -48,9 +48,23 @@ class Domain:
         stream: The capture stream, used for nothing else.
         adopted: Whether a user's stream was captured on, whose workspaces may lie anywhere.
         compact: Whether its pools may get a first block; not where others have memory in them.
+        ended: Whether it stood for another one in a profile that is over.
     """
 
-    __slots__ = ("adopted", "capturing", "compact", "entries", "generation", "home", "key", "kind", "name", "pool", "stream")
+    __slots__ = (
+        "adopted",
+        "capturing",
+        "compact",
+        "ended",
+        "entries",
+        "generation",
+        "home",
+        "key",
+        "kind",
+        "name",
+        "pool",
+        "stream",
+    )
 
     def __init__(self, key: Hashable, name: str, kind: PoolKind) -> None:
         self.key = key
@@ -63,6 +77,7 @@ class Domain:
         self.home: Home | None = None
         self.adopted = False
         self.compact = kind is not PoolKind.foreign
+        self.ended = False
         self.generation = 0
 
     @property

@@ -111,8 +111,10 @@ def transaction(books: Books) -> Iterator[Transaction]:
         except BaseException as error:
             try:
                 _end(capturing)
-            except Exception:
+            except InvariantViolation:
                 raise
+            except Exception as problem:
+                error.add_note(f"ending the transaction raised {describe(problem)}")
             except BaseException:  # an interrupt
                 _end(capturing)
                 raise
@@ -134,10 +136,12 @@ def _begin(books: Books, thread: int) -> None:
 def _end(capturing: Transaction) -> None:
     """Something was raised: drop what is not bound, and move the manager on. May be said again."""
     books = capturing.books
-    capturing.abort()
-    with books.gate.lock:
-        if books.state is ManagerState.CAPTURING:
-            books.commit() if capturing.committed else books.fail()
+    try:
+        capturing.abort()
+    finally:
+        with books.gate.lock:
+            if books.state is ManagerState.CAPTURING:
+                books.commit() if capturing.committed else books.fail()
 
 
 def _give_back(books: Books, error: BaseException) -> None:

@@ -161,12 +161,14 @@ def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
 def _leave(record: ComponentRecord, transaction: Transaction, descriptor: Hashable) -> None:
     """Whatever became of it: nothing of the capture is open, or left where it was not bound. May be said again."""
     books = record.manager
-    transaction.abort()
-    with books.gate.lock:
-        books.wanted = None
-        entry = record.entries.get(descriptor)
-        if entry is not None and entry.state is EntryState.EAGER and not entry.startup and not entry.unreclaimed:
-            record.drop(entry)
+    try:
+        transaction.abort()
+    finally:
+        with books.gate.lock:
+            books.wanted = None
+            entry = record.entries.get(descriptor)
+            if entry is not None and entry.state is EntryState.EAGER and not entry.startup and not entry.unreclaimed:
+                record.drop(entry)
     if entry is None or entry.state not in USABLE:
         books.reclaimer.settle()
         books.reclaimer.drop_pools()

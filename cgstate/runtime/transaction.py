@@ -342,7 +342,12 @@ class Transaction:
             yield
             return
         entries = frozenset(captured.entry.name for captured in self.captured)
-        before = audit.world()
+        try:
+            before = audit.world()
+        except Exception:
+            if name == "abort":  # cannot be kept from its end
+                yield
+            raise
         yield
         audit.transaction_ended(Act(name, entries), before)
 

@@ -26,6 +26,7 @@ from cgstate.backends.base import Footprint
 from cgstate.backends.sim import SimBackend, SimConfig, SimStream, SimTensor, captured, kernels
 from cgstate.backends.sim.errors import SimAcceleratorError, SimError, SimOutOfMemory
 from cgstate.backends.sim.faults import Faults, InjectedFault
+from cgstate.lifecycle.states import PoolKind
 from tests.runtime.failing import KIB, Bench, Toy
 
 WORKSPACE = SimConfig().workspace_bytes
@@ -652,18 +653,29 @@ def profiled(bench: Bench) -> None:
     bench.manager.profile_memory()
 
 
+def capture_more(bench: Bench, door: Callable[[], AbstractContextManager[Transaction]]) -> None:
+    entry = bench.manager.entry("own", 1)
+    with door() as transaction:
+        transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+
+
+def profile_more(bench: Bench) -> None:
+    with bench.manager.profile() as profile:
+        capture_more(bench, profile.transaction)
+
+
 SCENARIOS = {
     "startup": (startup, capture),
     "lazy": (lazily, miss),
     "failing": (failing, failing_capture),
     "profile": (startup, profiled),
+    "profile block": (startup, profile_more),
 }
 CASES = [
     (scenario, call, nth)
     for scenario, (make, act) in SCENARIOS.items()
     for call, count in calls_of(act, make)
-    if call != "pool_reserved_bytes"  # asks the allocator's own books
-    for nth in sorted({1, count})
+    for nth in (range(1, count + 1) if call == "pool_reserved_bytes" else sorted({1, count}))  # which only audits ask so often
 ]
 
 
@@ -698,7 +710,7 @@ def test_any_backend_call_may_fail(scenario: str, call: str, nth: int, when: str
     if raised is not None:
         after = bench.footprint()
         assert (after.stream, after.generator, after.capturing) == (before.stream, before.generator, before.capturing)
-        if scenario == "profile":
+        if scenario.startswith("profile"):
             assert left_behind or after == before
             assert bench.states() == states
         elif isinstance(raised, CaptureFailed):
@@ -710,23 +722,13 @@ def test_any_backend_call_may_fail(scenario: str, call: str, nth: int, when: str
         bench.manager.capture_and_bind()
     bench.answers(1, 4, 8)
     if not left_behind:
+        assert all(domain.kind is not PoolKind.throwaway for domain in bench.books.domains.values())
         bench.manager.close()
         assert bench.manager.memory().total == 0
 
 
 def serving() -> Bench:
     return Bench("a", "b", descriptors=(4, 8), component={"dependencies": ("kv",)}).serving()
-
-
-def capture_more(bench: Bench, door: Callable[[], AbstractContextManager[Transaction]]) -> None:
-    entry = bench.manager.entry("own", 1)
-    with door() as transaction:
-        transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
-
-
-def profile_more(bench: Bench) -> None:
-    with bench.manager.profile() as profile:
-        capture_more(bench, profile.transaction)
 
 
 def sleep(bench: Bench) -> None:
@@ -781,6 +783,39 @@ def test_whatever_a_lost_device_raises_poisons_the_manager(scenario: str, monkey
             noticed += bench.manager.state is ManagerState.POISONED
             bench.manager.close()
     assert noticed >= 2
+
+
+def test_an_audit_that_cannot_look_hides_no_failure_and_keeps_nothing_from_its_end() -> None:
+    notes = list[str]()
+    for nth in range(1, dict(calls_of(failing_capture, failing))["pool_reserved_bytes"] + 1):
+        bench = failing()
+        states = bench.states()
+        bench.faults.inject("pool_reserved_bytes", nth=nth)
+        with pytest.raises((CaptureFailed, InjectedFault)) as failure:
+            bench.manager.capture_and_bind()
+        if isinstance(failure.value, CaptureFailed):
+            notes += getattr(failure.value, "__notes__", [])
+        else:
+            assert states.items() <= bench.states().items(), "the failure of b is hidden"
+    assert any("ending the transaction raised InjectedFault" in note for note in notes)
+
+
+def test_an_audit_that_cannot_look_at_the_end_of_a_miss_leaves_no_half_of_it() -> None:
+    def fail(bench: Bench) -> None:
+        bench.routine.fail("capture", ValueError("first"))
+        with suppress(ValueError, InjectedFault):
+            miss(bench)
+
+    for nth in range(1, dict(calls_of(fail, lazily))["pool_reserved_bytes"] + 1):
+        bench = lazily()
+        bench.faults.inject("pool_reserved_bytes", nth=nth)
+        fail(bench)
+        bench.routine.cure()
+        bench.quiet_books()
+        assert (bench.books.wanted, bench.faults.pending()) == (None, 0)
+        bench.manager.forget_failures()
+        bench.answers(8)
+        bench.manager.close()
 
 
 @pytest.mark.parametrize("first", ["close_capture", "open_capture", "prime_workspaces", "stream_wait"])

@@ -416,8 +416,8 @@ class Profile:
         def drop() -> None:
             with books.gate.lock:
                 for domain in domains:
-                    domain.entries = {entry for entry in domain.entries if entry.unreclaimed}  # none, unless the device failed us
-                    books.drop_domain(domain)
+                    domain.ended = True
+                    books.drop_domain(domain)  # unless the device failed us, and something of it is still there
 
         def retire() -> None:
             with books.gate.lock:
