@@ -273,6 +273,27 @@ def test_a_process_that_fails_is_a_crash_with_its_last_words(monkeypatch: pytest
     assert all(isinstance(each, Crash) and each.words.startswith("exit status 1") for each in found.values())
 
 
+HANGING = SIMULATED.replace(
+    "child.main",
+    """
+def never_ends(*asked):
+    __import__("time").sleep(60)
+
+child.LIMIT_S, child.ANSWERS = 0.5, {"fact": never_ends, "program": never_ends}
+child.main""",
+)
+
+
+def test_a_process_that_hangs_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "command", lambda kind: [sys.executable, "-c", HANGING, kind])
+    crash = children.run([FACTS["F3"]])["F3"]
+    (other,) = program_children.play_on_gpu(draw_many(1))
+    for found in (crash, other):
+        assert isinstance(found, Crash | program_children.Crash)
+        assert found.words.startswith("exit status 1\nTimeout (0:00:00.500000)!")
+        assert "in never_ends" in found.words
+
+
 # -- evidence -----------------------------------------------------------------------------------------------------------
 
 

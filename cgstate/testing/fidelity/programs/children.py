@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 from tempfile import TemporaryFile
-from threading import Timer
 from typing import IO
 
 from cgstate.testing.fidelity import child
@@ -17,7 +16,6 @@ from cgstate.testing.fidelity.programs.play import is_clean
 from cgstate.testing.fidelity.programs.program import Outcome, Program, from_json, program_to_json
 
 SIDE_BY_SIDE = 8
-_TIMEOUT_S = 60
 _TOLD = 4000
 """Characters of a failed process's last words."""
 
@@ -83,16 +81,12 @@ class _Child:
         assert process.stdin is not None
         assert process.stdout is not None
         assert errors is not None
-        timer = Timer(_TIMEOUT_S, process.kill)
-        timer.start()
         try:
             process.stdin.write(json.dumps(program_to_json(program)) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except BrokenPipeError:
             line = ""
-        finally:
-            timer.cancel()
         if line:
             return from_json(json.loads(line))
         process.wait()
