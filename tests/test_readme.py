@@ -64,6 +64,13 @@ def test_a_figure_that_was_not_measured_is_said_and_not_left_out() -> None:
     assert len([row for row in table if row.startswith("| ")]) == len(readme.FIGURES) + 1
 
 
+def test_the_runs_that_met_every_bar_are_those_that_it_says_so_of() -> None:
+    (said,) = re.findall(r"of three runs in a row this is the first; (.*?) met every bar, too", " ".join(TEXT.split()))
+    runs = re.findall(r"#(core-h200[a-z-]*)", said)
+    assert len(runs) == 2
+    assert all(json.loads(readme.EVIDENCE.with_stem(run).read_text())["pass"] for run in ["core-h200", *runs])
+
+
 def test_evidence_of_other_tables_is_called_stale() -> None:
     evidence = json.loads(readme.EVIDENCE.read_text()) | {"table_hash": "another"}
     assert "**Stale" in readme._table(evidence, readme.FIGURES)[0]
