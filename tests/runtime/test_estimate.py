@@ -29,6 +29,8 @@ ATTENTION = Shape(
     inputs=linear(0.06),
 )
 VOCODER = Shape([linear(2), linear(8), linear(32), linear(64), linear(64)], [linear(8)], WIDE, inputs=linear(0.06))
+NOT_FITTING = [(10, 0), (14, 4), (10, 0), (30, 0), (0.5, 0), (24, 15), (30, 30)]
+"""Temporaries by MiB a fifth of the largest size, and MiB: of four graphs the third finds no place in what larger ones have freed."""
 NAMED = {
     "mlp": [MLP],
     "attention": [ATTENTION],
@@ -45,6 +47,17 @@ NAMED = {
     ],
     "a mixture": [MLP, VOCODER],
     "outputs that are most of it": [Shape([linear(3)] * 3, [linear(30)], DOUBLING, alive=2)],
+    "a third that does not fit": [
+        Shape(
+            [linear(slope * MIB / 5, constant * MIB) for slope, constant in NOT_FITTING],
+            [linear(MIB / 5000)],
+            [2, 3, 4, 5],
+            alive=2,
+        )
+    ],
+    "static inputs larger than their blocks' parts": [
+        Shape([linear(MIB)] * 3, [linear(0, 2)], range(1, 9), inputs=linear(0.7 * MIB))
+    ],
     "many with large outputs": [Shape([linear(30)] * 3, [linear(3)], range(10, 1610, 10), alive=2)],
 }
 
@@ -61,6 +74,16 @@ def test_the_bounds_hold_and_are_close(name: str, isolation: str) -> None:
     assert estimate.trusted or (name, isolation != "per_entry") == ("many with large outputs", True)
     assert sum(estimate.parts.values()) == estimate.lower
     assert estimate.parts["workspaces"] >= 32 * 1024
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("name", NAMED)
+def test_a_thorough_estimate_is_exact(name: str, isolation: str) -> None:
+    manager = manager_of(*NAMED[name], isolation=isolation, check=False)
+    manager.profile_memory(thorough=True)
+    comparison = manager.capture_and_bind(progress=False).comparison
+    assert comparison is not None
+    assert comparison.lower == comparison.actual == comparison.upper
 
 
 def test_of_many_graphs_few_are_captured_to_know() -> None:

@@ -330,7 +330,8 @@ class SimBackend:
             if isinstance(tensor, SimTensor):
                 sizes[id(tensor.storage)] = tensor.storage.nbytes
             else:
-                identity, sizes[identity] = self._recorder().storage_bytes(tensor)
+                storage = tensor.untyped_storage()
+                sizes[storage._cdata] = storage.nbytes()
         return sum(sizes.values())
 
     def place(self, value: T) -> T:

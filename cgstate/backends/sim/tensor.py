@@ -24,18 +24,18 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Storage:
-    """Owns ``block``, and gives it back."""
+    """Owns ``block``, and gives it back.
 
-    __slots__ = ("block", "device")
+    Attributes:
+        nbytes: What was asked for; the block may be larger.
+    """
 
-    def __init__(self, device: SimDevice, block: Block) -> None:
+    __slots__ = ("block", "device", "nbytes")
+
+    def __init__(self, device: SimDevice, cells: int) -> None:
         self.device = device
-        self.block = block
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it holds."""
-        return self.block.size * ITEM_BYTES
+        self.block: Block = device.allocate(cells)
+        self.nbytes = cells * ITEM_BYTES
 
     def __del__(self) -> None:
         self.device.door.give_back(self.block)
@@ -68,7 +68,7 @@ class SimTensor:
     @classmethod
     def empty(cls, device: SimDevice, shape: Shape) -> SimTensor:
         """Memory of the current stream, from whichever pool allocations go to; an empty tensor still holds one cell."""
-        return cls(Storage(device, device.allocate(prod(shape) or 1)), 0, shape)
+        return cls(Storage(device, prod(shape) or 1), 0, shape)
 
     @property
     def device(self) -> SimDevice:

@@ -81,8 +81,8 @@ class Library:
 
     def bytes_in(self, pool_id: PoolId) -> int:
         """Bytes of the workspaces that were born in one pool."""
-        storages = [workspace.tensor.storage for workspace in self._workspaces.values()]
-        return sum(storage.nbytes for storage in storages if storage.block.segment.pool.id == pool_id)
+        blocks = [workspace.tensor.storage.block for workspace in self._workspaces.values()]
+        return sum(block.size for block in blocks if block.segment.pool.id == pool_id) * ITEM_BYTES
 
     def clear(self) -> None:
         """Free every workspace of the device, all streams (fact W3); graphs that have one baked in are not asked."""

@@ -1,6 +1,6 @@
 """What to capture in order to know what everything will hold.
 
-In the throwaway pool that stands for a production pool, in production's order: of each component the two largest graphs, then one
+In the throwaway pool that stands for a production pool, in production's order: of each component the three largest graphs, then one
 of each sixteenth of the size before; of many, four more. Only two of a component are captured. Whatever else is asked of a pool is
 asked by running graphs unrecorded, which takes a part of the time: the allocator serves a capture as it serves eager work whose
 memory comes from the same pool. Where a backend says that it serves work otherwise while it is not recorded, graphs are captured
@@ -51,11 +51,12 @@ MOST = 16
 SOME = 10
 """Graphs of one component that are run in a rehearsal where there are more, give or take one."""
 FEW = 3
-"""Graphs of one component that are all run."""
+"""Graphs of one component that are always run, largest first: where the temporaries of one do not fit into blocks that those of a
+larger one have freed, it is mostly the third at the latest; in its memory the next ones fit."""
 CAPTURED = 2
 """Graphs of one component that are captured, to see that they can be, and what the driver takes."""
 STEP = 16
-"""How much smaller, in bytes of static inputs, the next graph to be run after the two largest is."""
+"""How much smaller, in bytes of static inputs, the next graph to be run after the `FEW` largest is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -209,12 +210,10 @@ def _bound(plan: _Plan, unit: int) -> Bound:
 def _spread(graphs: Sequence[Planned]) -> list[int]:
     """Which graphs of a component to run first, in order."""
     last = len(graphs) - 1
-    if len(graphs) <= FEW:
-        return list(range(len(graphs)))
+    ranks = list(range(min(FEW, len(graphs))))
     if len(graphs) > MOST:
-        return sorted({0, 1, last // 4, last // 2, last * 3 // 4, last})
-    ranks = [0, 1]
-    for rank in range(2, len(graphs)):
+        return sorted({*ranks, last // 4, last // 2, last * 3 // 4, last})
+    for rank in range(FEW, len(graphs)):
         if (graphs[rank].buffers or 0) * STEP <= (graphs[ranks[-1]].buffers or 0):
             ranks.append(rank)
     return ranks

@@ -89,10 +89,6 @@ class Recorder:
         """As `statics.check`."""
         statics.check(self, tensor)
 
-    def storage_bytes(self, tensor: Tensor) -> tuple[int, int]:
-        """As `statics.storage_bytes`."""
-        return statics.storage_bytes(self, tensor)
-
     # -- operations outside a capture ---------------------------------------------------------------------------------
 
     def operate(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

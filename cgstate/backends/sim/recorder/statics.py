@@ -1,4 +1,4 @@
-"""What the backend asks about torch tensors that it is given: fit to be static, and how large."""
+"""What the backend asks about torch tensors that it is given: whether they are fit to be static."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cgstate.backends.sim.memory import ITEM_BYTES
 from cgstate.backends.sim.recorder.tensor import ArenaTensor, is_known
 from cgstate.errors import ConfigError
 
@@ -39,10 +38,3 @@ def check_plain(tensor: Tensor) -> None:
             f"the simulator runs torch on plain CPU tensors, and was given a {kind} {type(tensor).__name__} on {tensor.device}; "
             "use the cuda backend for CUDA tensors"
         )
-
-
-def storage_bytes(recorder: Recorder, tensor: Tensor) -> tuple[int, int]:
-    """The identity of the tensor's storage, and the bytes that it holds: of its block, if it has one."""
-    storage = tensor.untyped_storage()
-    block = recorder.arena.block_of(tensor)
-    return storage._cdata, storage.nbytes() if block is None else block.size * ITEM_BYTES
