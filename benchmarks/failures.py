@@ -178,7 +178,7 @@ def run(case: Case, *, shared: bool) -> Outcome:
         attempt()
     after = manager.backend.footprint()
     checks = outcome.checks
-    checks["kind"] = outcome.kind in case.kinds if case.kinds else outcome.kind == "none"
+    checks["kind as expected"] = outcome.kind in case.kinds if case.kinds else outcome.kind == "none"
     checks["current stream"] = after.stream == before.stream and not after.capturing
     drawn += [torch.randn(5, device="cuda") for _ in range(2)]
     checks["random numbers"] = all(torch.equal(a, b) for a, b in zip(drawn, expected, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import contextmanager
-from math import inf
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING
 
 from cgstate.errors import ConfigError, LeaseOutstanding
@@ -43,8 +43,10 @@ def check_timeout(timeout: float | None) -> None:
     Raises:
         ConfigError: neither None nor a number of seconds.
     """
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < inf):
-        raise ConfigError(f"timeout must be None or seconds, not {timeout!r}")
+    if timeout is not None and (
+        isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= TIMEOUT_MAX
+    ):
+        raise ConfigError(f"timeout must be None or 0 to {TIMEOUT_MAX:.0f} seconds, not {timeout!r}")
 
 
 def await_leases(books: Books, event: str, timeout: float | None, held: Callable[[], int]) -> None:

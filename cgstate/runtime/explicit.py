@@ -104,10 +104,10 @@ def transaction(books: Books) -> Iterator[Transaction]:
             books.reclaimer.finish()  # what is retired and still in flight would count against the capacity (I11)
             books.reclaimer.drop_pools()  # the peak is the larger of old and new, not their sum
             yield capturing
-            if not capturing.committed:
+            if not capturing.committed and not capturing.aborted:
                 capturing.commit()
             with books.gate.lock:
-                books.commit()
+                books.commit() if capturing.committed else books.fail()
         except BaseException as error:
             try:
                 _end(capturing)

@@ -130,7 +130,7 @@ def begin_lease(self: Lease) -> Lease:
     """
     entry = self.entry
     books, component = entry.manager, entry.component
-    if self.thread:
+    if self.thread != 0:
         raise leasing.held_already(self)
     thread = books.thread_id()
     gate = entry.gate
@@ -156,6 +156,9 @@ def begin_lease(self: Lease) -> Lease:
                 component.state = EntryState_REPLAYING
         elif entry.told is None or not acquire_told(entry, entry.told, thread):
             leasing.acquire(entry, thread)
+        if self.thread != 0:  # another thread has waited for the same, and was faster
+            leasing.let_go(entry)
+            raise leasing.held_already(self)
         self.thread = thread
         self.seen = None
         books.held_leases.add(self)
@@ -166,7 +169,7 @@ def begin_lease(self: Lease) -> Lease:
         except RuntimeError:  # it is not held
             pass
         finally:
-            if self.thread:  # an interrupt: whoever asked for the lease does not get it
+            if self.thread == thread:  # an interrupt: whoever asked for the lease does not get it
                 with gate.lock:
                     self.end()
         raise
@@ -360,6 +363,7 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             return self.by_eager(refused, args, kwargs)  # type: ignore[arg-type]  # since it was refused
         if self.point is not None:
             self.point("copy")
+        turn.latest = None  # what was handed out expires even if this raises: an output may be a static input, the launch may have begun
         if not exact:
             self.copy(descriptor, entry.buffers, *args, **kwargs)
         elif len(args) == 1:
@@ -368,7 +372,6 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             self.copy_all(entry.buffers, args)
         if self.point is not None:
             self.point("launch")
-        turn.latest = None  # what was handed out expires even if the launch raises: it may have begun
         launching = True
         entry.launch()
         launching = False

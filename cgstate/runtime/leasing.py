@@ -58,6 +58,12 @@ def acquire(entry: Entry, thread: int) -> None:
             raise
 
 
+def let_go(entry: Entry) -> None:
+    """Give a lease back that nobody has seen; the lock is held."""
+    entry.release()
+    ended(entry)
+
+
 def _await_gate(entry: Entry, thread: int) -> bool:
     """A capture is open on the device: whether it is the caller's own stream's; else wait, unless replays may overlap it."""
     gate = entry.gate

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -72,7 +72,7 @@ class GraphManager:
         observer: Told of every transition, under the device's lock; must be quick and call nothing of the manager. A function, or
             a `cgstate.runtime.witness.Witness`, which is told more, such as the recorders of `cgstate.trace`.
 
-    Every method but `memory`, `stats` and the properties raises `ManagerClosed` or `ManagerPoisoned` where the manager is, and
+    Every method but `memory`, `stats`, `dependency` and the properties raises `ManagerClosed` or `ManagerPoisoned` where it is, and
     every method raises `WrongThread` in a thread that ``owner_thread`` keeps out.
 
     Raises:
@@ -211,7 +211,8 @@ class GraphManager:
         self._estimate = memory.profile_memory(self._books, self._books.routine_records(), thorough=thorough)
         return self._estimate
 
-    def profile(self) -> AbstractContextManager[Profile]:
+    @contextmanager
+    def profile(self) -> Iterator[Profile]:
         """Measure what the captures of this thread take inside the block, and leave nothing of them (I4).
 
         For runners with buffers of their own: every `transaction` of the block, and `capture_and_bind`, records into throwaway
@@ -223,7 +224,8 @@ class GraphManager:
             IllegalTransition: the manager is not PREPARED: say ``prepare([])`` where there are no components; or it serves already.
             CaptureActive: another operation of this thread is open, or it is inside a component call.
         """
-        return memory.profiling(self._books)
+        with memory.profiling(self._books) as profile:  # the manager lives as long as the block
+            yield profile
 
     # -- capturing ----------------------------------------------------------------------------------------------------
 
@@ -241,7 +243,8 @@ class GraphManager:
         """
         return explicit.capture_and_bind(self._books, self._estimate, progress=progress)
 
-    def transaction(self) -> AbstractContextManager[Transaction]:
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
         """Capture entries one by one inside the block; they are bound together at its end, or not at all.
 
         Raises:
@@ -249,7 +252,8 @@ class GraphManager:
             IllegalTransition: another operation of this thread is open, this thread is inside a component call, or the manager is
                 closed.
         """
-        return explicit.transaction(self._books)
+        with explicit.transaction(self._books) as transaction:  # the manager lives as long as the block
+            yield transaction
 
     def entry(
         self, component_id: str, descriptor: Hashable, *, dependencies: Iterable[str] = (), inside: str | None = None
@@ -341,7 +345,8 @@ class GraphManager:
                 books.check_open("invalidate")
                 return invalidate(books, declared(books, names))
 
-    def mutating(self, *names: str, timeout: float | None = None) -> AbstractContextManager[int]:
+    @contextmanager
+    def mutating(self, *names: str, timeout: float | None = None) -> Iterator[int]:
         """Let memory behind these dependencies move inside the block, whichever way: grown, shrunk, reloaded, swapped.
 
         Waits as `suspend` does, then retires the graphs that baked the memory in, before the block runs. Inside it, calls that
@@ -355,7 +360,8 @@ class GraphManager:
         Raises:
             ConfigError, LeaseOutstanding, CaptureActive, IllegalTransition: as `suspend`.
         """
-        return residency.mutating(self._books, names, timeout)
+        with residency.mutating(self._books, names, timeout) as retired:  # the manager lives as long as the block
+            yield retired
 
     # -- residency ----------------------------------------------------------------------------------------------------
 

@@ -351,6 +351,11 @@ class Transaction:
         yield
         audit.transaction_ended(Act(name, entries), before)
 
+    @property
+    def aborted(self) -> bool:
+        """Whether its recordings were dropped."""
+        return not self._open and not self.committed
+
     def abort(self) -> None:
         """Drop every recording, leaving all states as they were. Idempotent; does nothing after a commit."""
         if self._block is not None:

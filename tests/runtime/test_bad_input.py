@@ -75,6 +75,8 @@ WRONG_CALLS: dict[str, Act] = {
     "a release that waits for words": lambda b: b.manager.release(timeout="1"),  # type: ignore[arg-type]
     "a release that waits for less than nothing": lambda b: b.manager.release(timeout=-1),
     "a release that waits for no number": lambda b: b.manager.release(timeout=float("nan")),
+    "a release that waits for longer than can be waited": lambda b: b.manager.release(timeout=1e10),
+    "a close that waits for longer than can be told": lambda b: b.manager.close(timeout=10**400),
     "a release that waits for True": lambda b: b.manager.release(timeout=True),
     "a close that waits for words": lambda b: b.manager.close(timeout="1"),  # type: ignore[arg-type]
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -249,6 +250,31 @@ class TestDropped:
         gc.collect()
         assert (net.state, net.attached, books()) == ("EAGER", False, None)
         ask(model, net)
+        nothing_left(model)
+
+    @pytest.mark.parametrize("block", ["transaction", "profile", "mutating"])
+    def test_a_manager_lives_as_long_as_its_block(self, block: str) -> None:
+        model = Model()
+        manager = model.manager(dependencies=("kv",))
+        manager.prepare([])
+        x, entry = model.input(2), manager.entry("low", 1)
+        opened: AbstractContextManager[object]
+        match block:
+            case "transaction":
+                opened = manager.transaction()
+            case "profile":
+                opened = manager.profile()
+            case _:
+                opened = manager.mutating("kv")
+        with opened as made:
+            books = weakref.ref(manager._books)
+            del manager
+            gc.collect()
+            if isinstance(made, cgstate.Transaction):
+                made.capture(entry, lambda warmup: lambda: model.net(x))
+        del opened, made, entry
+        gc.collect()
+        assert books() is None
         nothing_left(model)
 
     def test_its_components_serve_the_next_manager(self) -> None:

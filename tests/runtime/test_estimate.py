@@ -30,7 +30,7 @@ ATTENTION = Shape(
 )
 VOCODER = Shape([linear(2), linear(8), linear(32), linear(64), linear(64)], [linear(8)], WIDE, inputs=linear(0.06))
 NOT_FITTING = [(10, 0), (14, 4), (10, 0), (30, 0), (0.5, 0), (24, 15), (30, 30)]
-"""Temporaries by MiB a fifth of the largest size, and MiB: of four graphs the third finds no place in what larger ones have freed."""
+"""Temporaries, MiB a fifth of the largest size and MiB: of four graphs the third finds no place in what larger ones have freed."""
 NAMED = {
     "mlp": [MLP],
     "attention": [ATTENTION],

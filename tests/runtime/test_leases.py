@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import cgstate
 from cgstate.backends.sim import SimTensor
 from cgstate.backends.sim.errors import SimAcceleratorError
 from cgstate.backends.sim.faults import InjectedFault
-from tests.runtime.helpers import Model, counts, elsewhere, running
+from tests.runtime.helpers import PATIENCE, Model, counts, elsewhere, running
 
 
 @pytest.fixture(params=["checked", "fast"])
@@ -178,6 +179,30 @@ class TestOutputs:
                 net(model.input(8, 2.0))
             assert out.expired
 
+    def test_inputs_that_could_not_be_copied_expire_what_they_may_have_overwritten(self) -> None:
+        model = Model()
+
+        class Identity(cgstate.BucketedRoutine[..., SimTensor]):
+            raises = False
+
+            def copy_runtime_inputs(self, *args: Any, **kwargs: Any) -> None:
+                super().copy_runtime_inputs(*args, **kwargs)
+                if self.raises:
+                    raise ValueError("copied half")
+
+        def same(x: SimTensor) -> SimTensor:
+            return x
+
+        routine = Identity(same, model.example)
+        net = cgstate.LeasedComponent("net", routine, (4, 8))
+        _manager = model.serving(net)
+        with net(model.input(3, 1.0)) as out:
+            assert out.value.tolist() == model.input(3, 1.0).tolist()
+            routine.raises = True
+            with pytest.raises(ValueError, match="copied half"):
+                net(model.input(3, 2.0))
+            assert out.expired
+
     def test_release_ends_the_lease_once(self) -> None:
         model = Model()
         net = model.leased()
@@ -319,6 +344,42 @@ class TestDropped:
         with running(drop):
             manager.close(timeout=10)
         assert manager.state == "CLOSED"
+
+
+def test_of_two_threads_that_wait_for_one_lease_one_gets_it(checked: bool) -> None:
+    model = Model()
+    manager = model.serving(model.component(), check=checked)
+    entry, x = manager.entry("net", 4), model.input(2)
+    lease, capturing, both = entry.lease(), threading.Event(), threading.Event()
+    answers: list[str] = []
+
+    def capture() -> None:
+        def body() -> SimTensor:
+            capturing.set()
+            both.wait(PATIENCE)
+            return model.net(x)
+
+        with manager.transaction() as transaction:
+            transaction.capture(manager.entry("low", 1), lambda warmup: body)
+
+    def use() -> None:
+        capturing.wait(PATIENCE)
+        try:
+            with lease:
+                while len(answers) < 1:
+                    time.sleep(0.001)
+                lease.replay()
+            answers.append("replayed")
+        except cgstate.IllegalTransition as refusal:
+            answers.append(refusal.guard)
+
+    with running(capture, use, use):
+        while manager._books.gate.waiting < 2:
+            time.sleep(0.001)
+        both.set()
+    assert answers == ["this lease is not held already", "replayed"]
+    assert entry.leases == 0
+    manager.close(timeout=PATIENCE)
 
 
 class TestFailedLaunch:

@@ -159,6 +159,19 @@ def test_a_block_that_raises_gives_its_captures_up(error: type[BaseException]) -
     bench.answers()
 
 
+def test_a_block_may_give_its_captures_up_itself() -> None:
+    bench = Bench().serving()
+    states = bench.states()
+    entry = bench.manager.entry("own", 1)
+    with bench.manager.transaction() as transaction:
+        transaction.capture(entry, work(bench))
+        transaction.abort()
+    assert entry.state == "EAGER"
+    assert bench.states() == {**states, "own": "EAGER"}
+    bench.quiet()
+    bench.answers()
+
+
 def test_a_failure_that_the_block_swallows_still_binds_nothing() -> None:
     bench = Bench().serving()
     first, second, third = (bench.manager.entry("own", each) for each in (1, 2, 3))
