@@ -93,6 +93,7 @@ class Capture:
 
         Raises:
             IllegalTransition: the entry, its pool or the gate refuses.
+            ConfigError: as `Domain.check_adoption`.
             CaptureFailed: the budget has no room, or the device gave no pool or no stream.
         """
         books, entry, transaction = self._books, self.entry, self._transaction
@@ -112,6 +113,8 @@ class Capture:
             try:
                 if not entry.may_capture_begin(blocked=blocked):
                     entry.capture_begin(blocked=blocked)  # raises the refusal
+                if stream is not None:
+                    domain.check_adoption(books, stream)
                 if not transaction.profiles:
                     books.budget.foresee(entry)
                 self.pool = entry.pool = domain.open_pool(books)
@@ -119,7 +122,7 @@ class Capture:
                     self.stream = domain.open_stream(books)
                 else:
                     self.stream = stream
-                    domain.adopted = True
+                    domain.adopted.add(stream.handle)
             except BaseException as error:
                 entry.pool, entry.transaction = before, owner  # it may hold a recording that is not bound yet
                 refusal = isinstance(error, CGStateError) and not isinstance(error, BudgetExceeded)

@@ -82,7 +82,14 @@ class Checker:
             del self._open[turn]
         last = self._last.get(turn)
         self._last[turn] = ended
+        if self._shared(turn):
+            return  # what other managers do in it is not seen here
         self._refuse(broken_at(PoolTurns(turn.name, (last, ended) if last is not None else (ended,))))
+
+    def _shared(self, turn: Turn) -> bool:
+        """Whether another manager records into the same pool, which is the host engine's."""
+        others = (books for books in self.books.gate.managers if books is not self.books)
+        return any(pool.turn is turn for books in others for pool in books.pools)
 
     def destroying(self, retired: Retired, leases: int) -> None:
         """A recording is about to be destroyed; the lock is held.

@@ -7,12 +7,13 @@ next capture opens a new generation.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Stream
+from cgstate.errors import ConfigError
 from cgstate.lifecycle.states import EntryState, PoolKind, PoolState
 from cgstate.runtime.foreign import ForeignPool
 from cgstate.runtime.gate import Spare
@@ -46,7 +47,7 @@ class Domain:
         key: What the books know it by.
         capturing: How many of its entries are CAPTURING; assigned by the entry table's effects.
         stream: The capture stream, used for nothing else.
-        adopted: Whether a user's stream was captured on, whose workspaces may lie anywhere.
+        adopted: Raw handles of users' streams that were captured on; their workspaces may lie anywhere.
         compact: Whether its pools may get a first block; not where others have memory in them.
         ended: Whether it stood for another one in a profile that is over.
     """
@@ -75,7 +76,7 @@ class Domain:
         self.pool: Pool | None = None
         self.stream: Stream | None = None
         self.home: Home | None = None
-        self.adopted = False
+        self.adopted: set[int] = set()
         self.compact = kind is not PoolKind.foreign
         self.ended = False
         self.generation = 0
@@ -89,6 +90,31 @@ class Domain:
     def live(self) -> int:
         """Entries that are CAPTURING, BOUND or REPLAYING."""
         return sum(entry.state in LIVE for entry in self.entries)
+
+    def check_adoption(self, books: Books, stream: Stream) -> None:
+        """Refuse to capture on a user's stream whose library workspace is baked into graphs of another pool; the lock is held.
+
+        Replays of two pools are not ordered, so they would overwrite it under each other (facts T1, W1).
+
+        Raises:
+            ConfigError: there are such graphs.
+        """
+        if self.kind is PoolKind.throwaway:
+            return  # never replayed
+        for manager in books.gate.managers:
+            for other in manager.domains.values():
+                bakes = other.live or any(entry.unreclaimed for entry in other.entries)
+                if other is not self and stream.handle in other.adopted and bakes and not self._shares_pool(books, other):
+                    raise ConfigError(
+                        f"the stream {stream.handle:#x} was captured on for pool {other.name} of {manager.name}, and its library "
+                        f"workspace is in graphs there: captures for {self.name} of {books.name} need another stream, or none"
+                    )
+
+    def _shares_pool(self, books: Books, other: Domain) -> bool:
+        """Whether both record into one pool of the host engine's."""
+        if self.kind is not PoolKind.foreign or books.foreign is None or not isinstance(other.pool, ForeignPool):
+            return False
+        return other.pool.id == books.foreign.id
 
     def open_pool(self, books: Books) -> Pool:
         """The pool to record into: the current generation's, or a fresh one.
@@ -115,6 +141,7 @@ class Domain:
         pool = self.pool if isinstance(self.pool, ForeignPool) else ForeignPool(self.name, books.foreign, self)
         pool.check_open()
         if self.pool is None:
+            pool.turn = next((other.turn for other in _foreign_pools(books) if other.id == pool.id), pool.turn)
             self.pool = pool
             pool.observer = books.observer
             books.pools.append(pool)
@@ -142,6 +169,11 @@ class Domain:
         self.stream = self.home = None
         if home is None and stream is not None:
             books.spent_streams.append(stream)
+
+
+def _foreign_pools(books: Books) -> Iterator[ForeignPool]:
+    """Pools of the host engine's that managers of the device record into: who shares one shares its turn as well."""
+    return (pool for manager in books.gate.managers for pool in manager.pools if isinstance(pool, ForeignPool))
 
 
 class Home(Domain):

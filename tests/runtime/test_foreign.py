@@ -194,6 +194,35 @@ class TestSharing:
         assert manager._books.pools[0].graphs == 0, "nothing of ours lives there, so that nothing keeps it"
         engine.check()
 
+    @pytest.mark.parametrize("checked", [True, False])
+    @pytest.mark.parametrize("own_stream", [True, False])
+    def test_two_managers_in_one_pool_never_replay_at_once(
+        self, model: Model, engine: Engine, own_stream: bool, checked: bool
+    ) -> None:
+        managers = [guest(model, engine, check=checked) for _ in range(2)]
+        statics = [model.dev.zeros(4, WIDTH) for _ in managers]
+        entries = [manager.entry(f"e{number}", 1) for number, manager in enumerate(managers)]
+        for manager, entry, static in zip(managers, entries, statics, strict=True):
+            with manager.transaction() as tx:
+                stream = None if own_stream else engine.stream
+                tx.capture(entry, lambda warmup, static=static: lambda: model.net(static), stream=stream)  # type: ignore[misc]
+        for number, static in enumerate(statics):
+            static.copy_(model.input(4, 0.01 + number / 3))
+        model.dev.synchronize()
+        right = [model.net(static).tolist() for static in statics]
+        streams = [model.dev.new_stream() for _ in entries]
+        for _ in range(10):
+            for entry, stream in zip(entries, streams, strict=True):
+                with model.dev.on_stream(stream):
+                    entry.replay()
+                    copy = model.backend.clone(entry.output)
+                    assert copy.tolist() == right[entries.index(entry)]  # type: ignore[attr-defined]
+        with entries[0].lease() as lease:
+            lease.replay()
+            entries[1].replay()
+            with pytest.raises(cgstate.OutputExpired):
+                _ = lease.output
+
 
 class TestBytes:
     def test_what_our_captures_grew_is_charged_and_the_rest_is_apart(self, model: Model, engine: Engine) -> None:

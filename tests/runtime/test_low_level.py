@@ -271,6 +271,32 @@ class TestStreams:
         manager.reclaim(flush=True)
         assert manager.memory().total == 0
 
+    @pytest.mark.parametrize("isolation", ["per_component", "per_entry", "two managers"])
+    def test_one_stream_is_not_adopted_for_two_pools_at_once(self, isolation: str) -> None:
+        model = Model()
+        manager = model.manager() if isolation == "two managers" else model.manager(isolation=isolation)
+        other = model.manager() if isolation == "two managers" else manager
+        static, stream = model.input(2), model.dev.new_stream()
+        first, second = manager.entry("a", 1), other.entry("b", 1)
+        with manager.transaction() as tx:
+            tx.capture(first, lambda warmup: lambda: model.net(static), stream=stream)
+        refused = pytest.raises(cgstate.ConfigError, match="its library workspace is in graphs there")
+        with other.transaction() as tx:
+            with refused:
+                tx.capture(second, lambda warmup: lambda: model.net(static), stream=stream)
+            with refused, tx.recording(second, stream=stream):
+                pass
+            tx.capture(second, lambda warmup: lambda: model.net(static))
+        assert (first.state, second.state) == ("BOUND", "BOUND")
+        for evicted in (manager.evict("a"), other.evict("b")):
+            assert evicted == 1
+        model.dev.synchronize()
+        manager.reclaim(flush=True)
+        with other.transaction() as tx:
+            tx.capture(second, lambda warmup: lambda: model.net(static), stream=stream)
+        second.replay()
+        assert second.output.tolist() == model.net(static).tolist()  # type: ignore[attr-defined]
+
 
 class TestIsolation:
     @pytest.mark.parametrize(("isolation", "pools"), [("shared", 1), ("per_component", 2), ("per_entry", 4)])

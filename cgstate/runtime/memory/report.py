@@ -288,7 +288,7 @@ def _streams(pool: Pool) -> tuple[StreamMemory, ...]:
             handle=segment.stream,
             reserved=segment.reserved + (known.reserved if known is not None else 0),
             live=segment.live + (known.live if known is not None else 0),
-            captures=domain.adopted or segment.stream == captures,  # a stream of the user's may be captured on again
+            captures=bool(domain.adopted) or segment.stream == captures,  # a stream of the user's may be captured on again
         )
     return tuple(streams.values())
 
