@@ -84,6 +84,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     backend, stream = attempt.backend, attempt.stream
     caller = backend.current_stream()
     stream.wait(caller.record())  # inputs and weights may still be on their way
+    _make_room(backend)
     if attempt.prime:  # each time: library handles, and so workspaces, belong to the thread
         backend.prime_workspaces(attempt.workspaces, stream)
     made: Recording | None = None
@@ -93,6 +94,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
             settled = _prepare(attempt, make, undo)
         uses_random = backend.generator_mark() != mark
         stream.synchronize()  # nothing of the warm-up may still run when the capture opens
+        _make_room(backend)
         with backend.on_stream(stream):
             function = make(False)
         _quiet_collector(undo)
@@ -111,6 +113,16 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())
     return made
+
+
+def _make_room(backend: Backend) -> None:
+    """Give back what the allocator has cached if the device has less left: in a capture the allocator does not do that itself.
+
+    Most of it is what warm-ups have taken on streams of their own, and a capture takes as much where its pool has nothing free.
+    """
+    now = backend.device_memory()
+    if now.reserved - backend.allocated_bytes() > now.free:
+        backend.flush()
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ def transaction(books: Books) -> Iterator[Transaction]:
                 capturing.commit()
             with books.gate.lock:
                 books.commit() if capturing.committed else books.fail()
+            books.reclaimer.flush()  # warm-ups have left memory cached for the capture streams, which nobody else can use (fact P4)
         except BaseException as error:
             try:
                 _end(capturing)

@@ -65,7 +65,7 @@ def test_live_tensors_never_overlap_and_the_books_add_up(steps: list[tuple[int, 
                 live.pop(size % len(live))
             else:
                 device.flush()
-        assert device.allocated_bytes() == sum(t.storage.nbytes for t, _ in live)
+        assert device.allocated_bytes() == sum(t.storage.block.size * ITEM_BYTES for t, _ in live)
         assert device.allocated_bytes() <= device.reserved_bytes() == device.memory.mapped_bytes
     device.synchronize()
     assert all(tensor.tolist() == [value] * tensor.numel() for tensor, value in live)

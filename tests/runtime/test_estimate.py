@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import cgstate
 from cgstate.backends.sim import SimBackend
+from cgstate.backends.sim.memory import ITEM_BYTES
 from cgstate.runtime.memory.bounds import Peak, Point, output_at_most, pool_at_most
 from tests.runtime.failing import Bench
 from tests.runtime.helpers import Model
@@ -84,6 +85,20 @@ def test_a_thorough_estimate_is_exact(name: str, isolation: str) -> None:
     comparison = manager.capture_and_bind(progress=False).comparison
     assert comparison is not None
     assert comparison.lower == comparison.actual == comparison.upper
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("name", sorted(NAMED.keys() - {"static inputs larger than their blocks' parts"}))
+def test_what_the_estimate_names_is_enough_to_capture_and_nothing_more_is_kept(name: str, isolation: str) -> None:
+    manager = manager_of(*NAMED[name], isolation=isolation, check=False)
+    estimate, backend = manager.profile_memory(), manager.backend
+    assert isinstance(backend, SimBackend)
+    before = backend.device_memory()
+    needed = estimate.upper + estimate.warmup + estimate.driver
+    kv_cache = backend.sim.empty((before.free - needed) // ITEM_BYTES)
+    report = manager.capture_and_bind(progress=False)
+    held = backend.device_memory().reserved - before.reserved - kv_cache.nbytes
+    assert held <= 1.06 * report.memory.total + 22 * 1024  # static inputs have segments of their own
 
 
 def test_of_many_graphs_few_are_captured_to_know() -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from cgstate import CaptureFailed, MemoryReport
 from cgstate.backends.sim import SimTensor
+from cgstate.backends.sim.memory import ITEM_BYTES
 from tests.runtime.failing import KIB, Bench, Toy
 from tests.runtime.shapes import Shape, linear, manager_of
 
@@ -206,3 +207,20 @@ def test_largest_first_costs_no_more_than_any_other_order(sizes: list[int]) -> N
     rng = random.Random(0)
     others = [sorted(sizes), rng.sample(sizes, len(sizes)), *(rng.sample(sizes, len(sizes)) for _ in range(20))]
     assert held(sorted(sizes, reverse=True)) <= 1.02 * min(map(held, others))
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_what_is_only_cached_keeps_no_graph_from_being_captured(lazily: bool) -> None:
+    bench = Bench.lazily(isolation="per_entry") if lazily else Bench(isolation="per_entry")
+    bench.serving() if lazily else bench.prepared()
+    x = bench.device.zeros(8, 4)
+    left = bench.backend.device_memory().free - 8 * KIB  # a workspace takes 32
+    cached = bench.device.empty(left // ITEM_BYTES)
+    del cached
+    if lazily:
+        bench.component(x)
+        bench.component(x)
+        assert bench.manager.stats().components["toy"].hits == 2
+    else:
+        bench.manager.capture_and_bind(progress=False)
+    bench.quiet()

@@ -32,9 +32,9 @@ class Storage:
 
     __slots__ = ("block", "device", "nbytes")
 
-    def __init__(self, device: SimDevice, cells: int) -> None:
+    def __init__(self, device: SimDevice, block: Block, cells: int) -> None:
         self.device = device
-        self.block: Block = device.allocate(cells)
+        self.block = block
         self.nbytes = cells * ITEM_BYTES
 
     def __del__(self) -> None:
@@ -68,7 +68,8 @@ class SimTensor:
     @classmethod
     def empty(cls, device: SimDevice, shape: Shape) -> SimTensor:
         """Memory of the current stream, from whichever pool allocations go to; an empty tensor still holds one cell."""
-        return cls(Storage(device, prod(shape) or 1), 0, shape)
+        cells = prod(shape) or 1
+        return cls(Storage(device, device.allocate(cells), cells), 0, shape)
 
     @property
     def device(self) -> SimDevice:

@@ -66,13 +66,22 @@ class MemoryEstimate:
     rehearsed: int = 0
 
     @property
+    def warmup(self) -> int:
+        """Bytes that warming up takes beside, at most, while it is captured and not afterwards; in neither bound.
+
+        It does the same work as the capture, outside of the pool, where nothing of other graphs is free; the largest graphs of each
+        component are among the samples.
+        """
+        return max((sample.grown_bytes for sample in self.samples), default=0)
+
+    @property
     def trusted(self) -> bool:
         """Whether nothing speaks against the bounds."""
         return not self.distrust
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
-        return {**asdict(self), "trusted": self.trusted}
+        return {**asdict(self), "warmup": self.warmup, "trusted": self.trusted}
 
 
 @dataclass(frozen=True, slots=True)
