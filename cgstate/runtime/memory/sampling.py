@@ -6,10 +6,10 @@ asked by running graphs unrecorded, which takes a part of the time: the allocato
 memory comes from the same pool. Where a backend says that it serves work otherwise while it is not recorded, graphs are captured
 instead.
 
-Where that cannot bound the rest closely, because outputs grow, sizes do not nest or little is held at all, the whole is rehearsed:
-all graphs of a component are run, or `SOME` of more than `MOST`, and placeholders stand for the outputs of the others. From the two
-largest on where that is all there is, else in a pool of its own, since the place of a graph in the order counts. Who wants it
-thorough has all graphs run.
+Where that cannot bound the rest closely, because outputs grow, no graph is the largest or little is held at all, the whole is
+rehearsed: all graphs of a component are run, or `SOME` of more than `MOST`, and placeholders stand for the outputs of the others.
+From the two largest on where that is all there is, else in a pool of its own, since the place of a graph in the order counts. Who
+wants it thorough has all graphs run.
 """
 
 from __future__ import annotations
@@ -189,14 +189,15 @@ def _shared(profile: Profile, plan: _Plan) -> Bound:
             for rank in ranks[:CAPTURED]:
                 _sample(profile, transaction, graphs[rank], plan.domain)
             bound = _bound(plan, unit)
-            whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and bound.far))
+            whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and (bound.far or _alike(graphs))))
             # Where some more would hardly narrow it, go on with all, which is the rehearsal itself.
             parts = _parts(plan, graphs)[CAPTURED:] if whole else [_Part(graphs[rank]) for rank in ranks[CAPTURED:]]
             reading = _run(profile, transaction, plan, parts)
             if whole:
                 return bound.narrowed(_rehearsed(profile, plan, parts, reading), plan)
     bound = _bound(plan, unit)
-    return bound.narrowed(_rehearse(profile, plan), plan) if bound.far or plan.thorough else bound
+    close = not bound.far and not plan.thorough and not any(_alike(graphs) for graphs in components if len(graphs) > FEW)
+    return bound if close else bound.narrowed(_rehearse(profile, plan), plan)
 
 
 def _bound(plan: _Plan, unit: int) -> Bound:
@@ -205,6 +206,12 @@ def _bound(plan: _Plan, unit: int) -> Bound:
     others = dict(_outputs(plan))
     lower = pool_at_least(peak, unit) if others else peak.reserved
     return Bound(lower, pool_at_most(peak, others.values(), unit), peak.workspaces, peak.reserved)
+
+
+def _alike(graphs: Sequence[Planned]) -> bool:
+    """Whether no graph of a component is much smaller than the others: nothing says which one has the largest temporaries."""
+    sizes = [graph.buffers for graph in graphs if graph.buffers is not None]
+    return bool(sizes) and min(sizes) * STRAY >= max(sizes) / STRAY
 
 
 def _spread(graphs: Sequence[Planned]) -> list[int]:
@@ -404,12 +411,14 @@ def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: 
         readings.append(profile.reading(plan.domain))
 
     first = parts[0].graph
+    before = profile.books.backend.device_memory()
     try:
         transaction.rehearse(profile.entry(first.record, first.descriptor, plan.domain), run)
     except Exception as error:
         if isinstance(error, CGStateError) and (profile.books.lost or not isinstance(error, CaptureFailed)):
             raise  # it says so itself; or it refuses
         _doubt(profile, first, error)
+    profile.watch(before)
     reading = readings[0] if readings else None
     parts[-1].graph.after = parts[-1].graph.after or reading or Reading()  # it was looked at, whatever came of it
     return reading

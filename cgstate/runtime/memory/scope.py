@@ -352,6 +352,17 @@ class Profile:
         if error is not None:
             raise error
 
+    def watch(self, before: DeviceMemory) -> None:
+        """Doubt the estimate if another process has allocated since the device's memory was as ``before``."""
+        taken = _taken_elsewhere(before, self.books.backend.device_memory())
+        if not self._plausible(taken, LATER_USE):
+            self.doubts.append(_of_others(taken))
+
+    def _plausible(self, taken: int, most: int) -> bool:
+        """Whether the driver and libraries may have taken that many bytes, at most ``most`` MiB."""
+        unit = self.books.backend.mebibyte
+        return -GIVEN_BACK * unit <= taken <= most * unit
+
     @property
     def driver_bytes(self) -> int:
         """What one graph takes outside the allocator: the middle of all but the first, which meets every library as the first."""
@@ -368,7 +379,6 @@ class Profile:
 
     def distrust(self) -> tuple[str, ...]:
         """What speaks against an estimate from these samples."""
-        unit = self.books.backend.mebibyte
         reasons = []
         for sample in self.samples:
             name = f"{sample.component}[{sample.descriptor}]"
@@ -380,8 +390,8 @@ class Profile:
         for sample, taken in zip(self.samples, self._taken, strict=True):
             most = LATER_USE if sample.component in met else FIRST_USE
             met.add(sample.component)
-            if not -GIVEN_BACK * unit <= taken <= most * unit:
-                reasons.append(f"another process {'took' if taken > 0 else 'gave back'} about {abs(taken)} bytes meanwhile")
+            if not self._plausible(taken, most):
+                reasons.append(_of_others(taken))
         return (*reasons, *self.doubts)
 
     def conclude(self) -> None:
@@ -542,3 +552,7 @@ def _reading(domain: Domain) -> Reading:
 def _taken_elsewhere(before: DeviceMemory, after: DeviceMemory) -> int:
     """Bytes that left the device and that the allocator does not have: the driver's, the libraries', or another process's."""
     return (before.free - after.free) - (after.reserved - before.reserved)
+
+
+def _of_others(taken: int) -> str:
+    return f"another process {'took' if taken > 0 else 'gave back'} about {abs(taken)} bytes meanwhile"
