@@ -17,12 +17,10 @@ call
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, is_dataclass
 from itertools import count
 from types import FunctionType
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
@@ -30,6 +28,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, Typ
 from cgstate.breaks import run_eagerly
 from cgstate.copying import Copies
 from cgstate.errors import ConfigError
+from cgstate.nested import opened
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -159,6 +158,10 @@ class Routine(ABC, Generic[P, R, D, B]):
 
         May be a generator function that yields `cgstate.Break`s: these run eagerly at each replay, between the segments that are
         recorded. What crosses a break lies in static tensors: in ``buffers``, or made by a segment and still held when it yields.
+
+        The output is a tensor, or tensors in tuples, lists, dicts, dataclasses and classes that are registered with torch's pytree.
+        Another object that holds tensors is refused while warming up, unless the routine has an `output_after_replay` of its own:
+        what is inside could neither be cloned nor trimmed.
         """
 
     def after_capture(self, descriptor: D, buffers: B) -> None:
@@ -176,7 +179,10 @@ class Routine(ABC, Generic[P, R, D, B]):
 
     @abstractmethod
     def output_after_replay(self, descriptor: D, buffers: B, output: object, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The call's answer as views of the static output; the component clones it, unless it leases it."""
+        """The call's answer as views of the static output; the component clones it, unless it leases it.
+
+        Cloned are the tensors in whatever `forward_for_capture` may return: nothing of an object of another class.
+        """
 
     def parameters(self) -> Iterable[object]:
         """Tensors that autograd might want gradients for; a call that autograd would record runs eagerly."""
@@ -373,20 +379,13 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         return cast(R, self._trim(output, size * self.output_scale))
 
     def _trim(self, output: object, length: int) -> object:
-        if isinstance(output, tuple | list):
-            make = getattr(output, "_make", type(output))  # a named tuple takes its fields one by one
-            return make([self._trim(item, length) for item in output])
-        if isinstance(output, Mapping):
-            return {key: self._trim(item, length) for key, item in output.items()}
-        if is_dataclass(output) and not isinstance(output, type):
-            trimmed = copy.copy(output)
-            for field in fields(output):
-                object.__setattr__(trimmed, field.name, self._trim(getattr(output, field.name), length))
-            return trimmed
-        if not hasattr(output, "narrow"):
+        if callable(getattr(output, "narrow", None)):
+            assert self.output_dim is not None
+            return cast(_Tensor, output).narrow(self.output_dim, 0, length)
+        layer = opened(output)
+        if layer is None:
             return output  # None, a number: the same for every size
-        assert self.output_dim is not None
-        return cast(_Tensor, output).narrow(self.output_dim, 0, length)
+        return layer.make([self._trim(part, length) for part in layer.parts])
 
     def parameters(self) -> Iterable[object]:
         """The parameters of an ``nn.Module``."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 
-from cgstate import BucketedRoutine, CaptureFailed, CaptureMode, Component, ConfigError, Fallback, GraphManager
+from cgstate import Break, BucketedRoutine, CaptureFailed, CaptureMode, Component, ConfigError, Fallback, GraphManager
 from cgstate.backends.sim import SimBackend, SimTensor, kernels
+from cgstate.lifecycle.states import FailureKind
+from cgstate.nested import opened
 from cgstate.runtime.calling import MEMORY
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 16]
@@ -259,3 +262,130 @@ def test_what_a_routine_remembers_of_shapes_is_bounded(backend: SimBackend) -> N
             component(backend.sim.zeros(size, 1))
         assert component.caller is not None
         assert 0 < len(component.caller.record.known) <= MEMORY
+
+
+def rows(
+    backend: SimBackend, call: Callable[..., Any], kind: type[BucketedRoutine[..., Any]] = BucketedRoutine
+) -> BucketedRoutine[..., Any]:
+    return kind(call, lambda n: (backend.sim.zeros(n, 2),))
+
+
+class Plain:
+    def __init__(self, audio: Any) -> None:
+        self.audio = audio
+
+
+class Slotted:
+    __slots__ = ("audio", "never")
+
+    def __init__(self, audio: Any) -> None:
+        self.audio = audio
+
+
+class Listed(list[Any]):
+    pass
+
+
+class Mapped(dict[str, Any]):
+    pass
+
+
+class Tupled(tuple[Any, ...]):
+    pass
+
+
+HIDDEN: list[Callable[[Any], Any]] = [
+    Plain,
+    Slotted,
+    lambda x: Listed([x]),
+    lambda x: Mapped(audio=x),
+    lambda x: Tupled((x,)),
+    lambda x: {x},
+    lambda x: (x, {"deep": [Plain((1, Slotted([x])))]}),
+]
+
+
+@pytest.mark.parametrize("make", HIDDEN)
+def test_an_output_that_hides_tensors_in_an_unknown_object_is_refused_before_it_is_recorded(
+    backend: SimBackend, make: Callable[[Any], Any]
+) -> None:
+    captures = list[bool]()
+
+    def call(x: SimTensor) -> Any:
+        captures.append(backend.capturing())
+        return make(net(x))
+
+    with pytest.raises(CaptureFailed, match="inside an object of class") as failed:
+        serving(backend, rows(backend, call))
+    assert isinstance(failed.value.__cause__, ConfigError)
+    assert failed.value.kind is FailureKind.USER
+    assert captures == [False]
+
+
+def test_a_body_with_breaks_that_returns_an_unknown_object_is_refused(backend: SimBackend) -> None:
+    def call(x: SimTensor) -> Generator[Break, None, Any]:
+        hidden = net(x)
+        yield Break(lambda: None)
+        return Plain(net(hidden))
+
+    with pytest.raises(CaptureFailed, match="inside an object of class Plain"):
+        serving(backend, rows(backend, call))
+
+
+def test_an_unknown_object_without_tensors_passes(backend: SimBackend) -> None:
+    looped = Plain("label")
+    looped.audio = [looped, Listed([1]), Slotted(None), Plain]
+    _, component = serving(backend, rows(backend, lambda x: (net(x), looped)))
+    x = backend.sim.rand(3, 2)
+    answer, label = component(x)
+    assert values(answer) == values(net(x))
+    assert label is looped
+
+
+def test_who_takes_an_unknown_object_apart_may_record_it(backend: SimBackend) -> None:
+    class Opening(BucketedRoutine[..., Any]):
+        def output_after_replay(self, descriptor: int, buffers: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
+            return output.audio.narrow(0, 0, len(args[0].tolist()))
+
+    _, component = serving(backend, rows(backend, lambda x: Plain(net(x)), Opening))
+    x = backend.sim.rand(3, 2)
+    assert values(component(x)) == values(net(x))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: OrderedDict(b=x, a=x),
+        lambda x: defaultdict(list, a=[x]),
+        lambda x: deque([x, 1], maxlen=3),
+    ],
+)
+@pytest.mark.parametrize("size", [3, 4])
+def test_containers_of_the_standard_library_come_back_as_what_they_are(
+    backend: SimBackend, make: Callable[[Any], Any], size: int
+) -> None:
+    _, component = serving(backend, rows(backend, lambda x: make(net(x))))
+    x, y = backend.sim.rand(size, 2), backend.sim.rand(size, 2)
+    first = component(x)
+    second = component(y)
+    for answer, given in ((first, x), (second, y)):
+        assert type(answer) is type(make(x))
+        layer, right = opened(answer), opened(make(net(given)))
+        assert layer is not None
+        assert right is not None
+        assert values(layer.parts) == values(right.parts)
+
+
+def test_a_class_registered_with_pytree_is_trimmed_and_cloned(backend: SimBackend) -> None:
+    pytree = pytest.importorskip("torch.utils._pytree")
+
+    class Registered:
+        def __init__(self, audio: Any) -> None:
+            self.audio = audio
+
+    pytree.register_pytree_node(Registered, lambda value: ([value.audio], None), lambda parts, _: Registered(*parts))
+    _, component = serving(backend, rows(backend, lambda x: Registered(net(x))))
+    x = backend.sim.rand(3, 2)
+    answer = component(x)
+    component(backend.sim.rand(4, 2))
+    assert values(answer.audio) == values(net(x))
