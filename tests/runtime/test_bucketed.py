@@ -62,6 +62,16 @@ def net(x: SimTensor) -> SimTensor:
     return kernels.relu(kernels.scale(x, 2.0))
 
 
+def rows(
+    backend: SimBackend,
+    call: Callable[..., Any],
+    kind: type[BucketedRoutine[..., Any]] = BucketedRoutine,
+    example: Callable[[int], tuple[Any, ...]] | None = None,
+    **keys: Any,
+) -> BucketedRoutine[..., Any]:
+    return kind(call, example or (lambda n: (backend.sim.zeros(n, 2),)), **keys)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_call_of_any_size_equals_eager(backend: SimBackend, size: int) -> None:
     manager, component = serving(backend, BucketedRoutine(net, lambda n: (backend.sim.zeros(n, 4),)))
@@ -241,6 +251,50 @@ def test_a_call_that_would_be_broadcast_or_does_not_fit_is_answered_eagerly(back
         assert (manager.stats().components["c"].hits > hits) is by_graph, shape
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_each_bucket_holds_inputs_of_its_own_examples_shape(backend: SimBackend, lazy: bool) -> None:
+    sim = backend.sim
+    routine = rows(backend, lambda x, mask: (x, mask), example=lambda n: (sim.zeros(n, 2), sim.zeros(n, n)), sizes=(4,))
+    component = Component("c", routine, [1, 2, 8], capture_mode=CaptureMode.PRECAPTURE_LAZY if lazy else CaptureMode.PRECAPTURE)
+    manager = GraphManager(backend, check=True)
+    manager.prepare([component], {"c": {"max_extra_graphs": int(lazy)}})
+    manager.capture_and_bind()
+    served = {
+        (8, 8): True,
+        (8, 1): False,
+        (1, 1): True,
+        (1, 8): True,
+        (2, 8): True,
+        (2, 2): True,
+        (3, 4): lazy,
+        (4, 4): lazy,
+        (5, 4): False,
+    }
+    for (size, columns), by_graph in served.items():
+        x, mask = sim.rand(size, 2), sim.rand(size, columns)
+        hits = manager.stats().components["c"].hits
+        assert values(component(x, mask)) == values((x, mask))
+        assert (manager.stats().components["c"].hits > hits) is by_graph, (size, columns)
+    assert component.available_descriptors == ({1, 2, 4, 8} if lazy else {1, 2, 8})
+
+
+@pytest.mark.parametrize("shape", [(16, 2), (4, 2), (), (2, 8)])
+def test_an_example_of_another_size_than_was_asked_for_is_refused(backend: SimBackend, shape: tuple[int, ...]) -> None:
+    with pytest.raises(CaptureFailed, match="not 8 long in dimension 0"):
+        serving(backend, rows(backend, net, example=lambda n: (backend.sim.zeros(*shape),)), 8)
+
+
+def test_a_call_that_no_example_looks_like_is_no_reason_to_capture(backend: SimBackend) -> None:
+    routine = rows(backend, net, example=lambda n: (backend.sim.zeros(),))
+    component = Component("c", routine, [8], capture_mode=CaptureMode.PURE_LAZY)
+    manager = GraphManager(backend, check=True)
+    manager.prepare([component])
+    manager.capture_and_bind()
+    x = backend.sim.rand(3, 2)
+    assert values(component(x)) == values(net(x))
+    assert component.available_descriptors == frozenset()
+
+
 def test_arguments_of_different_sizes_are_answered_eagerly(backend: SimBackend) -> None:
     sim = backend.sim
     component = Component("c", BucketedRoutine(lambda x, y: x, lambda n: (sim.zeros(n, 2), sim.zeros(n, 3))), [8])
@@ -262,12 +316,6 @@ def test_what_a_routine_remembers_of_shapes_is_bounded(backend: SimBackend) -> N
             component(backend.sim.zeros(size, 1))
         assert component.caller is not None
         assert 0 < len(component.caller.record.known) <= MEMORY
-
-
-def rows(
-    backend: SimBackend, call: Callable[..., Any], kind: type[BucketedRoutine[..., Any]] = BucketedRoutine
-) -> BucketedRoutine[..., Any]:
-    return kind(call, lambda n: (backend.sim.zeros(n, 2),))
 
 
 class Plain:
