@@ -54,7 +54,8 @@ class GraphManager:
             into a pool that was closed raises `PoolRetired`. Replays of ours there are ordered with each other, not with the
             engine's.
         check: Check every invariant that can be seen after each operation; for tests, slow.
-        owner_thread: Refuse calls from any thread but the one that made the manager.
+        owner_thread: Refuse calls, replays, and whatever is done with leases and leased outputs, from any thread but the one that
+            made the manager.
         capture_error_mode: How far a capture forbids what other threads do.
         warmup_rounds: The most warm-up rounds before a capture; they end early when a round leaves no allocation behind.
         compact: Look for the one block of memory that the first graph of a pool needs, so that its temporaries share it instead of
