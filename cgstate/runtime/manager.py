@@ -207,8 +207,7 @@ class GraphManager:
             Exception: what the device raised elsewhere; if it is lost, the manager is POISONED in any case.
             ConfigError: ``thorough`` is neither True nor False.
         """
-        if not isinstance(thorough, bool):
-            raise ConfigError(f"thorough must be True or False, not {thorough!r}")
+        check_flags(thorough=thorough)
         self._estimate = memory.profile_memory(self._books, self._books.routine_records(), thorough=thorough)
         return self._estimate
 
@@ -241,7 +240,10 @@ class GraphManager:
         Raises:
             CaptureFailed: one failed; everything is as before, and the failing entry is FAILED.
             IllegalTransition: something refuses; nothing was changed.
+            ConfigError: ``progress`` is neither None, True nor False.
         """
+        if progress is not None:
+            check_flags(progress=progress)
         return explicit.capture_and_bind(self._books, self._estimate, progress=progress)
 
     @contextmanager
@@ -310,11 +312,11 @@ class GraphManager:
         """
         books = self._books
         with books.exclusive("evict"):
+            if descriptor is not None:
+                check_descriptor(component_id, descriptor)
             with books.gate.lock:
                 books.check_open("evict")
                 record = self._record(component_id)
-                if descriptor is not None:
-                    check_descriptor(component_id, descriptor)
                 if descriptor is not None and descriptor not in record.entries:
                     raise ConfigError(f"{component_id} has no entry {descriptor!r}; it has {sorted(map(repr, record.entries))}")
                 domains = {entry.domain for d, entry in record.entries.items() if descriptor is None or d == descriptor}
@@ -454,7 +456,11 @@ class GraphManager:
 
         Args:
             flush: Also give pools and cached memory back to the device. Waits for it, and stalls other threads' launches (S3).
+
+        Raises:
+            ConfigError: ``flush`` is neither True nor False.
         """
+        check_flags(flush=flush)
         books = self._books
         books.check_caller()
         books.check_open("reclaim")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cgstate.errors import ConfigError
+from cgstate.errors import ConfigError, describe
 from cgstate.lifecycle.states import EntryState
 from cgstate.lifecycle.steps import ComponentSteps
 from cgstate.routine import Routine
@@ -214,13 +214,21 @@ def check_descriptor(component_id: str, descriptor: Hashable) -> None:
     """Refuse what cannot name a graph by value.
 
     Raises:
-        ConfigError: unhashable, compared by address, or unequal to itself.
+        ConfigError: unhashable, without a text, compared by address, not to be compared, or unequal to itself.
     """
     try:
+        text = repr(descriptor)
+    except Exception as error:
+        raise ConfigError(f"a descriptor of {component_id} has no text: its repr raised {describe(error)}") from error
+    try:
         hash(descriptor)
-    except TypeError:
-        raise ConfigError(f"descriptor {descriptor!r} of {component_id} is not hashable; use a frozen value") from None
+    except Exception as error:
+        raise ConfigError(f"descriptor {text} of {component_id} is not hashable; use a frozen value ({describe(error)})") from None
     if descriptor is None or type(descriptor).__eq__ is object.__eq__:
-        raise ConfigError(f"descriptor {descriptor!r} of {component_id} is compared by address; use a frozen value")
-    if descriptor != descriptor:
-        raise ConfigError(f"descriptor {descriptor!r} of {component_id} is not equal to itself")
+        raise ConfigError(f"descriptor {text} of {component_id} is compared by address; use a frozen value")
+    try:
+        equal = bool(descriptor == descriptor)
+    except Exception as error:
+        raise ConfigError(f"descriptor {text} of {component_id} cannot be compared: {describe(error)}") from error
+    if not equal:
+        raise ConfigError(f"descriptor {text} of {component_id} is not equal to itself")

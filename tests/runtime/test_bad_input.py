@@ -22,7 +22,7 @@ from cgstate import (
     WrongThread,
 )
 from cgstate.backends.sim import SimTensor, captured
-from tests.runtime.failing import Bench, Toy
+from tests.runtime.failing import Bench, Odd, Toy
 
 Act = Callable[[Bench], object]
 
@@ -69,6 +69,14 @@ WRONG_CALLS: dict[str, Act] = {
     "an entry of something unhashable": lambda b: b.manager.entry("own", [4]),  # type: ignore[arg-type]
     "an entry of something compared by address": lambda b: b.manager.entry("own", object()),
     "an entry of something unequal to itself": lambda b: b.manager.entry("own", float("nan")),
+    "an entry of something whose hash raises": lambda b: b.manager.entry("own", Odd("__hash__")),
+    "an entry of something whose comparison raises": lambda b: b.manager.entry("own", Odd("__eq__")),
+    "an entry of something whose comparison is an array": lambda b: b.manager.entry("own", Odd("")),
+    "an entry of something whose text raises": lambda b: b.manager.entry("own", Odd("__repr__")),
+    "an entry that depends on a name of nothing": lambda b: b.manager.entry("own", 4, dependencies=[""]),
+    "evict something whose hash raises": lambda b: b.manager.evict("toy", Odd("__hash__")),
+    "a capture with progress in numbers": lambda b: b.manager.capture_and_bind(progress=5),  # type: ignore[arg-type]
+    "reclaiming with a flush in numbers": lambda b: b.manager.reclaim(flush=5),  # type: ignore[arg-type]
     "a second prepare": lambda b: b.manager.prepare([]),
     "a second prepare of the same": lambda b: b.manager.prepare([b.component]),
     "a profile while serving": lambda b: b.manager.profile_memory(),
@@ -166,6 +174,8 @@ WRONG_LAZY: dict[str, object] = {
     "unhashable": [8],
     "compared by address": object(),
     "unequal to itself": float("nan"),
+    "of a hash that raises": Odd("__hash__"),
+    "of a text that raises": Odd("__repr__"),
 }
 
 
