@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cgstate.errors import ConfigError, describe
@@ -143,13 +143,20 @@ class ComponentRecord(_Hot):
         """Whether one more entry fits."""
         return self.held < self.capacity
 
-    def smaller(self, one: Hashable, other: Hashable) -> bool:
-        """Whether the component's order is known to say that ``one`` is smaller than ``other``; never for low-level entries."""
+    def smaller(self, others: Iterable[Hashable], descriptor: Hashable) -> frozenset[Hashable]:
+        """Those of ``others`` that the component's order is known to call smaller; none for low-level entries.
+
+        The order is the user's code, so that the lock is not held.
+        """
         key: Callable[[Any], Any] = self.order_key or _itself
-        try:
-            return self.routine is not None and bool(key(one) < key(other))
-        except Exception:
-            return False  # an order of the declared descriptors need not know those of misses
+
+        def less(other: Hashable) -> bool:
+            try:
+                return bool(key(other) < key(descriptor))
+            except Exception:
+                return False  # an order of the declared descriptors need not know those of misses
+
+        return frozenset(filter(less, others)) if self.routine is not None else frozenset()
 
     def entry(self, descriptor: Hashable) -> Entry:
         """The entry of a descriptor, made on first use; the lock is held.
