@@ -110,7 +110,10 @@ class Routine(ABC, Generic[P, R, D, B]):
         return None
 
     def validate_descriptor(self, descriptor: D) -> None:
-        """Refuse a descriptor that cannot be captured, by raising. Cheap and stable: the refusal is remembered."""
+        """Refuse a descriptor that cannot be captured, by raising. Cheap and stable: the refusal is remembered.
+
+        Declared ones are asked about at `GraphManager.prepare` as well, before `configure`.
+        """
         return
 
     def validate_binding(self) -> None:
@@ -123,7 +126,8 @@ class Routine(ABC, Generic[P, R, D, B]):
     def configure(self, options: Mapping[str, object]) -> None:
         """Take the component's own keys of the configuration (its ``supported_config_keys``), or refuse them by raising.
 
-        Called once at `GraphManager.prepare`, before anything is changed.
+        Called once at `GraphManager.prepare`, before the manager is changed, and after everything else of every component was
+        checked. Where a later component refuses its own keys, this one has taken them: it is called again at the next attempt.
         """
         return
 

@@ -115,6 +115,18 @@ class _Declaration(Generic[P, R]):
         """Descriptors that are bound now; a snapshot."""
         return self.caller.record.available if self.caller is not None and self.attached else frozenset()
 
+    def claim(self, by: object) -> bool:
+        """Keep it for ``by``, which is about to prepare it; False if somebody else is, or a manager has it. For the manager.
+
+        Managers of two devices share no lock: a dict gives the first one its place at once.
+        """
+        return vars(self).setdefault("_claimed", by) is by and not self.attached
+
+    def unclaim(self, by: object) -> None:
+        """Keep it no longer for ``by``, if it was. For the manager."""
+        if vars(self).get("_claimed") is by:
+            del vars(self)["_claimed"]
+
     def attach(self, record: ComponentRecord) -> None:
         """Answer by the runtime from now on. For the manager."""
         self.caller = Caller(record, self.routine, clone=self._clone)

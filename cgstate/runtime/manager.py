@@ -185,7 +185,8 @@ class GraphManager:
                 all of them active with defaults.
 
         Raises:
-            ConfigError: duplicate ids, a component that another manager has, or anything wrong in ``config``; nothing was changed.
+            ConfigError: duplicate ids, a component that another manager has or is preparing, or anything wrong in ``config``;
+                nothing was changed, but for what a `Routine.configure` has taken before another one refused.
             IllegalTransition: the manager was prepared already.
         """
         return prepare(self._books, components, config, self._components)

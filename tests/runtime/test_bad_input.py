@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from threading import Thread
 from typing import Any, cast
 
@@ -21,8 +22,9 @@ from cgstate import (
     ManagerState,
     WrongThread,
 )
-from cgstate.backends.sim import SimTensor, captured
+from cgstate.backends.sim import SimBackend, SimDevice, SimTensor, captured
 from tests.runtime.failing import Bench, Odd, Toy
+from tests.runtime.helpers import elsewhere
 
 Act = Callable[[Bench], object]
 
@@ -142,6 +144,58 @@ def test_a_component_of_another_manager_is_refused_until_that_one_is_closed() ->
     other.capture_and_bind()
     bench.answers()
     assert bench.component.state == "BOUND"
+
+
+@pytest.mark.parametrize("end", ["prepared", "refused"])
+def test_a_component_that_is_being_prepared_is_refused_to_another_manager(end: str) -> None:
+    bench = Bench()
+    other = GraphManager(SimBackend(SimDevice()), check=True)  # managers of two devices share no lock
+    seen: list[object] = []
+
+    def configure(options: Mapping[str, object]) -> None:
+        def steal() -> None:
+            with pytest.raises(ConfigError, match="another manager"):
+                other.prepare([bench.component])
+            seen.append(other.state)
+
+        elsewhere(steal)
+        if end == "refused":
+            raise ValueError("boom")
+
+    bench.routine.configure = configure  # type: ignore[method-assign]
+    if end == "refused":
+        with pytest.raises(ConfigError, match="boom"):
+            bench.manager.prepare([bench.component])
+        del bench.routine.configure
+        other.prepare([bench.component])
+        with pytest.raises(ConfigError, match="another manager"):
+            bench.manager.prepare([bench.component])
+        other.close()
+        bench.serving()
+    else:
+        bench.manager.prepare([bench.component])
+        bench.manager.capture_and_bind()
+    assert seen == [ManagerState.NEW]
+    bench.answers()
+
+
+@pytest.mark.parametrize("wrong", ["validate_descriptor", "validate_binding"])
+def test_routines_are_configured_after_everything_else_was_checked(wrong: str) -> None:
+    bench = Bench("a", "b")
+    taken: list[str] = []
+    for name, routine in bench.routines.items():
+        vars(routine)["configure"] = partial(lambda name, options: taken.append(name), name)
+
+    def boom(*args: object) -> None:
+        raise ValueError("boom")
+
+    setattr(bench.routines["b"], wrong, boom)
+    components = list(bench.components.values())
+    refused(bench, lambda b: b.manager.prepare(components), ConfigError)
+    assert taken == []
+    delattr(bench.routines["b"], wrong)
+    bench.serving().answers()
+    assert taken == ["a", "b"]
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
