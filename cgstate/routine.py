@@ -17,12 +17,10 @@ call
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, is_dataclass
 from itertools import count
 from types import FunctionType
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
@@ -30,6 +28,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, Typ
 from cgstate.breaks import run_eagerly
 from cgstate.copying import Copies
 from cgstate.errors import ConfigError
+from cgstate.nested import opened
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,7 +110,10 @@ class Routine(ABC, Generic[P, R, D, B]):
         return None
 
     def validate_descriptor(self, descriptor: D) -> None:
-        """Refuse a descriptor that cannot be captured, by raising. Cheap and stable: the refusal is remembered."""
+        """Refuse a descriptor that cannot be captured, by raising. Cheap and stable: the refusal is remembered.
+
+        Declared ones are asked about at `GraphManager.prepare` as well, before `configure`.
+        """
         return
 
     def validate_binding(self) -> None:
@@ -124,7 +126,8 @@ class Routine(ABC, Generic[P, R, D, B]):
     def configure(self, options: Mapping[str, object]) -> None:
         """Take the component's own keys of the configuration (its ``supported_config_keys``), or refuse them by raising.
 
-        Called once at `GraphManager.prepare`, before anything is changed.
+        Called once at `GraphManager.prepare`, before the manager is changed, and after everything else of every component was
+        checked. Where a later component refuses its own keys, this one has taken them: it is called again at the next attempt.
         """
         return
 
@@ -159,6 +162,10 @@ class Routine(ABC, Generic[P, R, D, B]):
 
         May be a generator function that yields `cgstate.Break`s: these run eagerly at each replay, between the segments that are
         recorded. What crosses a break lies in static tensors: in ``buffers``, or made by a segment and still held when it yields.
+
+        The output is a tensor, or tensors in tuples, lists, dicts, dataclasses and classes that are registered with torch's pytree.
+        Another object that holds tensors is refused while warming up, unless the routine has an `output_after_replay` of its own:
+        what is inside could neither be cloned nor trimmed.
         """
 
     def after_capture(self, descriptor: D, buffers: B) -> None:
@@ -176,7 +183,10 @@ class Routine(ABC, Generic[P, R, D, B]):
 
     @abstractmethod
     def output_after_replay(self, descriptor: D, buffers: B, output: object, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The call's answer as views of the static output; the component clones it, unless it leases it."""
+        """The call's answer as views of the static output; the component clones it, unless it leases it.
+
+        Cloned are the tensors in whatever `forward_for_capture` may return: nothing of an object of another class.
+        """
 
     def parameters(self) -> Iterable[object]:
         """Tensors that autograd might want gradients for; a call that autograd would record runs eagerly."""
@@ -214,7 +224,8 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     Args:
         call: The work, e.g. an ``nn.Module``; its positional arguments must all be tensors that have the bucketed dimension.
-        example: Makes example arguments of a given size; shapes, dtypes and devices of the static buffers are taken from it.
+        example: Makes example arguments of a given size; shapes, dtypes and devices of the static buffers are taken from it. Other
+            dimensions than the bucketed one may differ from size to size: a call hits where all but that one are equal.
         sizes: Sizes that lazy capture may use. A missed size is captured as the smallest of them that holds it.
         dim: The bucketed dimension of every argument.
         output_dim: The dimension of every output tensor that grows with it; None if outputs need no trimming.
@@ -259,7 +270,7 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         self.output_dim = output_dim
         self.output_scale = output_scale
         self.max_size = max_size
-        self._example: tuple[_Signature, ...] | None = None
+        self._examples: dict[int, tuple[_Signature, ...]] = {}
         self._copies: Copies | None = None
 
     def eager_call(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -269,9 +280,10 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
 
     @by_shape
     def resolve_runtime(self, args: tuple[object, ...], kwargs: Mapping[str, object], available: frozenset[int]) -> Resolution[int]:
-        """The smallest available size that holds the call.
+        """The smallest available size whose static inputs hold the call.
 
-        A call hits only with inputs of the example's shapes and dtypes: a copy would broadcast or convert others in silence.
+        A call hits only with inputs of the shapes and dtypes of that size's own example, but for the bucketed dimension: a copy
+        would broadcast or convert others in silence.
         Keyword arguments never hit, they would be baked in. Pinned inputs have no say: whether they are the right ones is compared
         before the launch. Who overrides this says `by_shape` again where that is still true: it takes some microseconds.
         """
@@ -279,11 +291,17 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
             return Resolution(tuple(sorted(kwargs)), None)
         given = {place: _signature(value) for place, value in enumerate(args) if place not in self.pinned}
         sizes = {shape[self.dim] for shape, _ in given.values() if -len(shape) <= self.dim < len(shape)}
-        size = max(sizes, default=0)
-        if len(sizes) != 1 or self._signatures(size) != given or len(self._example or ()) != len(args):
-            return Resolution(tuple(map(_signature, args)), None)
-        bucket = min((bucket for bucket in available if bucket >= size), default=None)
-        return Resolution(size, bucket, exact=bucket == size and self._copies_plainly())
+        if len(sizes) == 1:
+            [size] = sizes
+            larger = [bucket for bucket in available if bucket >= size]
+            while larger:
+                bucket = min(larger)
+                if self._holds(bucket, size, given, len(args)):
+                    return Resolution(size, bucket, exact=bucket == size and self._copies_plainly())
+                larger.remove(bucket)
+            if self._holds(self.make_lazy_descriptor(size), size, given, len(args)):
+                return Resolution(size, None)
+        return Resolution(tuple(map(_signature, args)), None)
 
     def _copies_plainly(self) -> bool:
         """Whether nobody has put work of their own around copying in and out."""
@@ -291,17 +309,22 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         plain = all(getattr(getattr(self, hook), "__func__", None) is getattr(BucketedRoutine, hook) for hook in hooks)
         return plain and not self.pinned
 
-    def _signatures(self, size: int) -> dict[int, _Signature]:
-        """Shapes and dtypes of inputs of a size that are not pinned, as the example makes them."""
-        if self._example is None:
-            self._example = tuple(map(_signature, self.example(size)))
-        shapes: dict[int, _Signature] = {}
-        for place, (shape, dtype) in enumerate(self._example):
+    def _holds(self, bucket: int | None, size: int, given: Mapping[int, _Signature], count: int) -> bool:
+        """Whether inputs of a size go into a bucket's static ones; None: into those made last, only to know what to call them."""
+        if bucket is None:
+            example = next(reversed(self._examples.values()), ())
+        elif bucket in self._examples:
+            example = self._examples[bucket]
+        else:  # not captured yet, or by an `allocate_buffers` of somebody else's
+            example = self._examples[bucket] = tuple(map(_signature, self.example(bucket)))
+        held: dict[int, _Signature] = {}
+        for place, (shape, dtype) in enumerate(example):
             if place not in self.pinned:
                 lengths = list(shape)
-                lengths[self.dim] = size
-                shapes[place] = tuple(lengths), dtype
-        return shapes
+                if -len(shape) <= self.dim < len(shape):
+                    lengths[self.dim] = size
+                held[place] = tuple(lengths), dtype
+        return len(example) == count and held == given
 
     def make_lazy_descriptor(self, runtime_key: Hashable) -> int | None:
         """The smallest allowed size that holds the missed one."""
@@ -330,8 +353,13 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
             raise ConfigError(f"example must return the pinned arguments {self.pinned} and others, not {len(buffers)}")
         for place, buffer in enumerate(buffers):
             if place not in self.pinned:
+                shape = cast(_Tensor, buffer).shape
+                if not -len(shape) <= self.dim < len(shape) or shape[self.dim] != descriptor:
+                    raise ConfigError(
+                        f"argument {place} of the example is not {descriptor} long in dimension {self.dim}: {tuple(shape)}"
+                    )
                 cast(_Tensor, buffer).zero_()
-        self._example = tuple(map(_signature, buffers))
+        self._examples[descriptor] = tuple(map(_signature, buffers))
         self._copies = Copies(buffers, self.pinned)
         return tuple(buffers)
 
@@ -373,20 +401,13 @@ class BucketedRoutine(Routine[P, R, int, "tuple[object, ...]"]):
         return cast(R, self._trim(output, size * self.output_scale))
 
     def _trim(self, output: object, length: int) -> object:
-        if isinstance(output, tuple | list):
-            make = getattr(output, "_make", type(output))  # a named tuple takes its fields one by one
-            return make([self._trim(item, length) for item in output])
-        if isinstance(output, Mapping):
-            return {key: self._trim(item, length) for key, item in output.items()}
-        if is_dataclass(output) and not isinstance(output, type):
-            trimmed = copy.copy(output)
-            for field in fields(output):
-                object.__setattr__(trimmed, field.name, self._trim(getattr(output, field.name), length))
-            return trimmed
-        if not hasattr(output, "narrow"):
+        if callable(getattr(output, "narrow", None)):
+            assert self.output_dim is not None
+            return cast(_Tensor, output).narrow(self.output_dim, 0, length)
+        layer = opened(output)
+        if layer is None:
             return output  # None, a number: the same for every size
-        assert self.output_dim is not None
-        return cast(_Tensor, output).narrow(self.output_dim, 0, length)
+        return layer.make([self._trim(part, length) for part in layer.parts])
 
     def parameters(self) -> Iterable[object]:
         """The parameters of an ``nn.Module``."""

@@ -15,9 +15,14 @@ import typer
 
 from cgstate.cli.document import print_document
 from cgstate.cli.exits import Exit
+from cgstate.cli.stdout import answering
 
 if TYPE_CHECKING:
     from cgstate.trace import FileRecorder
+
+
+LARGEST_SEED = 2**64 - 1
+"""Torch's generators take none that is larger."""
 
 
 class BackendName(StrEnum):
@@ -41,7 +46,7 @@ def demo(
     model: Annotated[
         ModelName, typer.Option(help="Torch modules, on either backend, or simulated kernels; auto: torch on CUDA only.")
     ] = ModelName.auto,
-    seed: Annotated[int, typer.Option(min=0, help="Of the weights and the requests.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Of the weights and the requests.")] = 0,
     requests: Annotated[int, typer.Option(min=50, max=100_000, help="How many requests are served.")] = 200,
     trace: Annotated[Path | None, typer.Option(help="Record every transition into this file; .gz compresses it.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the summary.")] = False,
@@ -87,10 +92,11 @@ def demo(
             from cgstate.demo.vocoder_sim import SimVocoder
 
             result = run(SimVocoder(SimBackend(), seed))
-    if as_json:
-        print_document("demo", result.document())
-    else:
-        show.draw(result, Console())
+    with answering():
+        if as_json:
+            print_document("demo", result.document())
+        else:
+            show.draw(result, Console())
     raise typer.Exit(Exit.HOLDS if result.passed else Exit.VIOLATED)
 
 

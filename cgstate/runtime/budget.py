@@ -103,22 +103,25 @@ class Budget:
         for key in [key for key in self._costs if component_id is None or key[0] == component_id]:
             del self._costs[key]
 
-    def need(self, record: ComponentRecord, descriptor: Hashable) -> int:
-        """Bytes that capturing ``descriptor`` now takes at least, by what it or a smaller one took; 0 if nothing is known.
+    def below(self, record: ComponentRecord, descriptor: Hashable) -> frozenset[Hashable]:
+        """The smaller descriptors that `need` may go by. Asks the component's order, which is the user's: the lock is not held."""
+        if self.limit is None:
+            return frozenset()
+        name = record.component_id
+        with self._books.gate.lock:
+            others = [] if (name, descriptor) in self._costs else [other for component, other in self._costs if component == name]
+        return record.smaller(others, descriptor)
+
+    def need(self, record: ComponentRecord, descriptor: Hashable, below: Collection[Hashable] = ()) -> int:
+        """Bytes that capturing ``descriptor`` now takes at least, by what it or one of those ``below`` took; 0 if nothing is known.
 
         Never more than it takes: a guess that is too high would refuse for good what fits. The lock is held.
         """
-        known = self._costs.get((record.component_id, descriptor))
-        costs = [known] if known is not None else self._smaller(record, descriptor)
+        name = record.component_id
+        known = self._costs.get((name, descriptor))
+        costs = [self._costs[name, other] for other in below if (name, other) in self._costs] if known is None else [known]
         pool = max((cost.pool for cost in costs), default=0) if self._meets_empty_pool(record, descriptor) else 0
         return pool + max((cost.buffers for cost in costs), default=0)
-
-    def _smaller(self, record: ComponentRecord, descriptor: Hashable) -> list[Cost]:
-        return [
-            cost
-            for (component_id, other), cost in self._costs.items()
-            if component_id == record.component_id and record.smaller(other, descriptor)
-        ]
 
     @staticmethod
     def _meets_empty_pool(record: ComponentRecord, descriptor: Hashable) -> bool:
@@ -135,14 +138,14 @@ class Budget:
 
     # -- refusals -----------------------------------------------------------------------------------------------------
 
-    def foresee(self, entry: Entry) -> None:
-        """Refuse a capture that is known not to fit, before it begins; the lock is held.
+    def foresee(self, entry: Entry, below: Collection[Hashable]) -> None:
+        """Refuse a capture that is known not to fit, before it begins; ``below`` as for `need`. The lock is held.
 
         Raises:
             BudgetExceeded: it does not fit.
         """
         if self.limit is not None:
-            self._refuse(entry, self.need(entry.component, entry.descriptor), self.held())
+            self._refuse(entry, self.need(entry.component, entry.descriptor, below), self.held())
 
     def inspect(self, entry: Entry) -> None:
         """Refuse a recording that was just made, by what it really took; the capture gate is held, the lock is not.

@@ -99,6 +99,7 @@ class Capture:
         books, entry, transaction = self._books, self.entry, self._transaction
         gate = books.gate
         thread = books.thread_id()
+        below = books.budget.below(entry.component, entry.descriptor)
         with gate.lock:
             books.check_open("capture")
             self._await_gate(thread, entry.domain)
@@ -116,7 +117,7 @@ class Capture:
                 if stream is not None:
                     domain.check_adoption(books, stream)
                 if not transaction.profiles:
-                    books.budget.foresee(entry)
+                    books.budget.foresee(entry, below)
                 self.pool = entry.pool = domain.open_pool(books)
                 if stream is None:
                     self.stream = domain.open_stream(books)

@@ -64,7 +64,7 @@ class _Declaration(Generic[P, R]):
     ) -> None:
         if not isinstance(component_id, str) or not component_id:
             raise ConfigError(f"a component id must be a non-empty string, not {component_id!r}")
-        if inside is not None and not isinstance(inside, str):
+        if inside is not None and (not isinstance(inside, str) or not inside):
             raise ConfigError(f"inside of {component_id} must be the id of a component, not {inside!r}")
         if not isinstance(routine, Routine):
             raise ConfigError(f"the routine of {component_id} must derive from cgstate.Routine, not {type(routine).__name__}")
@@ -114,6 +114,18 @@ class _Declaration(Generic[P, R]):
     def available_descriptors(self) -> frozenset[Hashable]:
         """Descriptors that are bound now; a snapshot."""
         return self.caller.record.available if self.caller is not None and self.attached else frozenset()
+
+    def claim(self, by: object) -> bool:
+        """Keep it for ``by``, which is about to prepare it; False if somebody else is, or a manager has it. For the manager.
+
+        Managers of two devices share no lock: a dict gives the first one its place at once.
+        """
+        return vars(self).setdefault("_claimed", by) is by and not self.attached
+
+    def unclaim(self, by: object) -> None:
+        """Keep it no longer for ``by``, if it was. For the manager."""
+        if vars(self).get("_claimed") is by:
+            del vars(self)["_claimed"]
 
     def attach(self, record: ComponentRecord) -> None:
         """Answer by the runtime from now on. For the manager."""
@@ -196,7 +208,11 @@ def _ordered(component_id: str, descriptors: Sequence[D], key: Callable[[D], Any
         raise ConfigError(f"{component_id} declares no descriptors; without any it could only be eager")
     for descriptor in descriptors:
         check_descriptor(component_id, descriptor)
-    if len(set(descriptors)) != len(descriptors):
+    try:
+        different = len(set(descriptors))
+    except Exception as error:  # of one compared with another
+        raise ConfigError(f"descriptors of {component_id} cannot be compared: {describe(error)}") from error
+    if different != len(descriptors):
         raise ConfigError(f"descriptors of {component_id} are not unique: {list(descriptors)!r}")
     try:
         return tuple(sorted(descriptors, key=key, reverse=True))  # type: ignore[type-var, arg-type]

@@ -89,7 +89,7 @@ def _component(component: str, keys: Mapping[str, object], own: frozenset[str], 
 
 
 def _count(component: str, value: object) -> ExtraGraphs:
-    if value == "unbounded":
+    if isinstance(value, str) and value == "unbounded":
         return "unbounded"
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ConfigError(f"max_extra_graphs of {component} must be a count or 'unbounded', not {value!r}")

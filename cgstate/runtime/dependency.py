@@ -57,11 +57,11 @@ def checked_names(what: str, names: object) -> tuple[str, ...]:
     """``names`` as given.
 
     Raises:
-        ConfigError: not a sequence of strings. A single string is iterable too, and never meant.
+        ConfigError: not a sequence of strings that are not empty. A single string is iterable too, and never meant.
     """
     sequence = isinstance(names, Iterable) and not isinstance(names, str)
     found = tuple(names) if isinstance(names, Iterable) and sequence else ()
-    if not sequence or not all(isinstance(name, str) for name in found):
+    if not sequence or not all(isinstance(name, str) and name for name in found):
         raise ConfigError(f"{what} must be a sequence of names, not {names!r}")
     return found
 

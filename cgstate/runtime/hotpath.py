@@ -242,10 +242,17 @@ def end_slowly(self: Lease) -> bool:
 
 
 def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-    """Give the lease back; nothing if a failed launch has ended it already."""
+    """Give the lease back; nothing if a failed launch has ended it already.
+
+    Raises:
+        WrongThread: the manager belongs to another thread, whose lease it stays until it is ended there.
+    """
     if not self.thread:
         return
     entry = self.entry
+    fast = entry.fast
+    if not fast:
+        leasing.check_thread(entry)
     books = entry.manager
     gate = entry.gate
     slowly = False
@@ -253,7 +260,7 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
         entry.acquire_lock()
         if self.thread:
             if (
-                entry.fast
+                fast
                 and entry.state is EntryState_REPLAYING
                 and entry.leases == 1
                 and not entry.retiring

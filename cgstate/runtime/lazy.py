@@ -118,8 +118,8 @@ def _examine(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
     with books.gate.lock:
         if not record.admission.admits(descriptor):
             return Fallback.not_admitted
-        if not may_fit(record, descriptor):
-            return Fallback.budget
+    if not may_fit(record, descriptor):
+        return Fallback.budget
     if record.collective and not books.vote.agree(Ballot.capture, record.component_id, descriptor):
         return Fallback.vote
     return None

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Lease:
     """A lease on one entry, as a context manager. Not re-entrant; may be entered again after it ended.
 
+    Where the manager belongs to a thread, entering, replaying, reading and ending raise `WrongThread` in any other, and nothing
+    changes: the lease stays held until its thread ends it.
+
     Attributes:
         entry: The leased entry.
         thread: Thread that holds it; 0 when nobody.
@@ -34,10 +37,13 @@ class Lease:
         """Replay on the current stream, in the pool's turn.
 
         Raises:
+            WrongThread: the manager belongs to another thread.
             IllegalTransition: the lease ended; or the entry turned retiring or failed, so that its output is not to be trusted.
             Exception: what the launch raised. The lease is over then.
         """
         entry = self.entry
+        if not entry.fast:
+            leasing.check_thread(entry)
         if not self.thread:
             raise IllegalTransition("entry", entry.name, entry.state, "replay", "the lease is held")
         leasing.launch_in_turn(entry, entry.manager.thread_id(), self)
@@ -47,9 +53,12 @@ class Lease:
         """The static output of the last replay under this lease.
 
         Raises:
+            WrongThread: the manager belongs to another thread.
             OutputExpired: there was no replay yet, the lease is over, the entry is retiring, or its pool replayed since.
         """
         entry = self.entry
+        if not entry.fast:
+            leasing.check_thread(entry)
         if not self.thread:
             raise OutputExpired(f"this lease on {entry.name} is over, or has not begun")
         if self.seen is None:

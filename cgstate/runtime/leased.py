@@ -22,6 +22,8 @@ class LeasedOutput(Generic[R]):
 
     Read it with `value` before the next replay of any entry of its pool, or take a copy with `copy`; then `release` it, or use it
     as a context manager. Until then its entry cannot be destroyed. An eager answer is wrapped as well, and never expires.
+
+    Where the manager belongs to a thread, only that one reads, copies or releases it; it may be dropped in any.
     """
 
     __slots__ = ("_entry", "_lease", "_seen", "_value")
@@ -64,20 +66,28 @@ class LeasedOutput(Generic[R]):
         """The output itself, on the stream it was computed on.
 
         Raises:
+            WrongThread: the manager belongs to another thread.
             OutputExpired: another replay of its pool came, its entry is retiring, or it was released.
         """
-        if self.expired:
-            name = self._entry.name if self._entry is not None else "?"
-            if self._entry is not None and self._entry.retiring and self._lease is not None:
-                raise OutputExpired(f"{name} was retired under this lease; take the output, or a copy, before an eviction")
-            raise OutputExpired(f"the output of {name} expired; copy it before the next replay of its pool, or clone outputs")
+        entry = self._entry
+        if entry is not None:
+            if not entry.fast:
+                leasing.check_thread(entry)
+            if self.expired:
+                if entry.retiring and self._lease is not None:
+                    raise OutputExpired(
+                        f"{entry.name} was retired under this lease; take the output, or a copy, before an eviction"
+                    )
+                raise OutputExpired(
+                    f"the output of {entry.name} expired; copy it before the next replay of its pool, or clone outputs"
+                )
         return cast(R, self._value)
 
     def copy(self) -> R:
         """A copy of your own, made on the current stream; replays of the pool wait for it. Does not release.
 
         Raises:
-            OutputExpired: as `value`.
+            WrongThread, OutputExpired: as `value`.
             CaptureActive: the current stream, or this thread, is capturing: a copy made there would run at each replay.
         """
         entry = self._entry
@@ -85,6 +95,7 @@ class LeasedOutput(Generic[R]):
             return self.value
         backend = entry.manager.backend
         thread = entry.manager.thread_id()
+        entry.manager.check_thread(thread)
         entry.gate.refuse_reentry()
         taken = False
         try:
@@ -104,8 +115,14 @@ class LeasedOutput(Generic[R]):
         return copy
 
     def release(self) -> None:
-        """End the lease. Idempotent."""
+        """End the lease. Idempotent.
+
+        Raises:
+            WrongThread: the manager belongs to another thread; nothing was changed.
+        """
         lease = self._lease
+        if lease is not None and not lease.entry.fast:
+            leasing.check_thread(lease.entry)
         self._value = None if self._entry is not None else self._value
         if lease is not None:
             lease.__exit__(None, None, None)

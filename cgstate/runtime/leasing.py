@@ -26,9 +26,24 @@ if TYPE_CHECKING:
 
 
 def held_already(lease: Lease) -> IllegalTransition:
-    """The refusal of a lease that is held to be taken again."""
+    """The refusal of a lease that is held to be taken again.
+
+    Raises:
+        WrongThread: not by this thread at all.
+    """
     entry = lease.entry
+    check_thread(entry)
     return IllegalTransition("entry", entry.name, entry.state, "acquire", "this lease is not held already")
+
+
+def check_thread(entry: Entry) -> None:
+    """Refuse a foreign thread, before anything else; nobody owns the manager of an entry that is ``fast``.
+
+    Raises:
+        WrongThread: as `Books.check_thread`.
+    """
+    books = entry.manager
+    books.check_thread(books.thread_id())
 
 
 def acquire(entry: Entry, thread: int) -> None:

@@ -54,7 +54,8 @@ class GraphManager:
             into a pool that was closed raises `PoolRetired`. Replays of ours there are ordered with each other, not with the
             engine's.
         check: Check every invariant that can be seen after each operation; for tests, slow.
-        owner_thread: Refuse calls from any thread but the one that made the manager.
+        owner_thread: Refuse calls, replays, and whatever is done with leases and leased outputs, from any thread but the one that
+            made the manager.
         capture_error_mode: How far a capture forbids what other threads do.
         warmup_rounds: The most warm-up rounds before a capture; they end early when a round leaves no allocation behind.
         compact: Look for the one block of memory that the first graph of a pool needs, so that its temporaries share it instead of
@@ -184,7 +185,8 @@ class GraphManager:
                 all of them active with defaults.
 
         Raises:
-            ConfigError: duplicate ids, a component that another manager has, or anything wrong in ``config``; nothing was changed.
+            ConfigError: duplicate ids, a component that another manager has or is preparing, or anything wrong in ``config``;
+                nothing was changed, but for what a `Routine.configure` has taken before another one refused.
             IllegalTransition: the manager was prepared already.
         """
         return prepare(self._books, components, config, self._components)
@@ -206,8 +208,7 @@ class GraphManager:
             Exception: what the device raised elsewhere; if it is lost, the manager is POISONED in any case.
             ConfigError: ``thorough`` is neither True nor False.
         """
-        if not isinstance(thorough, bool):
-            raise ConfigError(f"thorough must be True or False, not {thorough!r}")
+        check_flags(thorough=thorough)
         self._estimate = memory.profile_memory(self._books, self._books.routine_records(), thorough=thorough)
         return self._estimate
 
@@ -240,7 +241,10 @@ class GraphManager:
         Raises:
             CaptureFailed: one failed; everything is as before, and the failing entry is FAILED.
             IllegalTransition: something refuses; nothing was changed.
+            ConfigError: ``progress`` is neither None, True nor False.
         """
+        if progress is not None:
+            check_flags(progress=progress)
         return explicit.capture_and_bind(self._books, self._estimate, progress=progress)
 
     @contextmanager
@@ -309,11 +313,11 @@ class GraphManager:
         """
         books = self._books
         with books.exclusive("evict"):
+            if descriptor is not None:
+                check_descriptor(component_id, descriptor)
             with books.gate.lock:
                 books.check_open("evict")
                 record = self._record(component_id)
-                if descriptor is not None:
-                    check_descriptor(component_id, descriptor)
                 if descriptor is not None and descriptor not in record.entries:
                     raise ConfigError(f"{component_id} has no entry {descriptor!r}; it has {sorted(map(repr, record.entries))}")
                 domains = {entry.domain for d, entry in record.entries.items() if descriptor is None or d == descriptor}
@@ -453,7 +457,11 @@ class GraphManager:
 
         Args:
             flush: Also give pools and cached memory back to the device. Waits for it, and stalls other threads' launches (S3).
+
+        Raises:
+            ConfigError: ``flush`` is neither True nor False.
         """
+        check_flags(flush=flush)
         books = self._books
         books.check_caller()
         books.check_open("reclaim")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -50,28 +51,60 @@ def prepare(
                 books.prepare()  # refuses; the components, some of them prepared already, are not what is wrong
         configs = validate(books, components, config)
         active = [component for component in components if component.component_id in configs]
-        records = {component.component_id: build(books, component, configs[component.component_id]) for component in active}
-        report = PrepareReport(
-            active=tuple(records),
-            eager=tuple(component.component_id for component in components if component.component_id not in records),
-            uncovered=uncovered(components, records),
-        )
-        try:
-            with books.gate.lock:
-                books.components.update(records)
-                sharing.join_components(books, active)
-                for component in components:  # those that stay eager, too: what names are known is no matter of configuration
-                    declare(books, component.dependencies, records.get(component.component_id))
-                residency.refresh(records.values())
-                for component in active:
-                    component.attach(records[component.component_id])
-                taken.extend(active)
-                books.prepare()  # last: until then it may be said again
-        except BaseException:  # an interrupt
-            if books.state is ManagerState.NEW:
-                _let_go(books, records, active, taken)
-            raise
+        with _claimed(active):
+            configure(active, configs)
+            records = {component.component_id: build(books, component, configs[component.component_id]) for component in active}
+            report = PrepareReport(
+                active=tuple(records),
+                eager=tuple(component.component_id for component in components if component.component_id not in records),
+                uncovered=uncovered(components, records),
+            )
+            try:
+                with books.gate.lock:
+                    books.components.update(records)
+                    sharing.join_components(books, active)
+                    for component in components:  # those that stay eager, too: what names are known is no matter of configuration
+                        declare(books, component.dependencies, records.get(component.component_id))
+                    residency.refresh(records.values())
+                    for component in active:
+                        component.attach(records[component.component_id])
+                    taken.extend(active)
+                    books.prepare()  # last: until then it may be said again
+            except BaseException:  # an interrupt
+                if books.state is ManagerState.NEW:
+                    _let_go(books, records, active, taken)
+                raise
     return report
+
+
+@contextmanager
+def _claimed(components: Sequence[AnyComponent]) -> Iterator[None]:
+    """Keep other managers from these for the block; behind it they are attached, or as they were.
+
+    Raises:
+        ConfigError: another manager has one of them, or is about to.
+    """
+    claim = object()
+    try:
+        for component in components:
+            if not component.claim(claim):
+                raise _taken(component)
+        yield
+    finally:
+        try:
+            _unclaim(components, claim)
+        except BaseException:  # an interrupt
+            _unclaim(components, claim)
+            raise
+
+
+def _unclaim(components: Sequence[AnyComponent], claim: object) -> None:
+    for component in components:
+        component.unclaim(claim)
+
+
+def _taken(component: AnyComponent) -> ConfigError:
+    return ConfigError(f"{component.component_id} belongs to another manager; close that one first")
 
 
 def _let_go(
@@ -103,7 +136,7 @@ def validate(
         if component.component_id in declared or component.component_id in books.components:
             raise ConfigError(f"component id {component.component_id!r} is used twice")
         if component.attached:
-            raise ConfigError(f"{component.component_id} belongs to another manager; close that one first")
+            raise _taken(component)
         declared[component.component_id] = component
     configs = parse(config, {name: component.supported_config_keys for name, component in declared.items()}, books.isolation)
     sharing.check_components(books, declared, config, configs)
@@ -115,16 +148,28 @@ def validate(
         for key, asked in {"max_extra_graphs": parsed.max_extra_graphs != 0, "admit_after": parsed.admit_after != 1}.items():
             if asked and not component.capture_mode.allows_lazy:
                 raise ConfigError(f"{key} of {name} needs a lazy capture mode; it is {component.capture_mode}")
-        try:
-            component.routine.configure(parsed.own)
-        except Exception as error:
-            raise ConfigError(f"the routine of {name} rejects its configuration {dict(parsed.own)!r}: {describe(error)}") from error
         for descriptor in component.descriptors:
             try:
                 component.routine.validate_descriptor(descriptor)
             except Exception as error:
                 raise ConfigError(f"the routine of {name} rejects its descriptor {descriptor!r}: {error}") from error
     return configs
+
+
+def configure(components: Sequence[AnyComponent], configs: Mapping[str, ComponentConfig]) -> None:
+    """Give each routine the component's own keys: the one thing that cannot be taken back, after all that could be checked.
+
+    Raises:
+        ConfigError: a routine rejects them; those before it have taken theirs.
+    """
+    for component in components:
+        own = configs[component.component_id].own
+        try:
+            component.routine.configure(own)
+        except Exception as error:
+            raise ConfigError(
+                f"the routine of {component.component_id} rejects its configuration {dict(own)!r}: {describe(error)}"
+            ) from error
 
 
 def _check_binding(component: AnyComponent) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cgstate.errors import ConfigError
+from cgstate.errors import ConfigError, describe
 from cgstate.lifecycle.states import EntryState
 from cgstate.lifecycle.steps import ComponentSteps
 from cgstate.routine import Routine
@@ -143,13 +143,20 @@ class ComponentRecord(_Hot):
         """Whether one more entry fits."""
         return self.held < self.capacity
 
-    def smaller(self, one: Hashable, other: Hashable) -> bool:
-        """Whether the component's order is known to say that ``one`` is smaller than ``other``; never for low-level entries."""
+    def smaller(self, others: Iterable[Hashable], descriptor: Hashable) -> frozenset[Hashable]:
+        """Those of ``others`` that the component's order is known to call smaller; none for low-level entries.
+
+        The order is the user's code, so that the lock is not held.
+        """
         key: Callable[[Any], Any] = self.order_key or _itself
-        try:
-            return self.routine is not None and bool(key(one) < key(other))
-        except Exception:
-            return False  # an order of the declared descriptors need not know those of misses
+
+        def less(other: Hashable) -> bool:
+            try:
+                return bool(key(other) < key(descriptor))
+            except Exception:
+                return False  # an order of the declared descriptors need not know those of misses
+
+        return frozenset(filter(less, others)) if self.routine is not None else frozenset()
 
     def entry(self, descriptor: Hashable) -> Entry:
         """The entry of a descriptor, made on first use; the lock is held.
@@ -214,13 +221,21 @@ def check_descriptor(component_id: str, descriptor: Hashable) -> None:
     """Refuse what cannot name a graph by value.
 
     Raises:
-        ConfigError: unhashable, compared by address, or unequal to itself.
+        ConfigError: unhashable, without a text, compared by address, not to be compared, or unequal to itself.
     """
     try:
+        text = repr(descriptor)
+    except Exception as error:
+        raise ConfigError(f"a descriptor of {component_id} has no text: its repr raised {describe(error)}") from error
+    try:
         hash(descriptor)
-    except TypeError:
-        raise ConfigError(f"descriptor {descriptor!r} of {component_id} is not hashable; use a frozen value") from None
+    except Exception as error:
+        raise ConfigError(f"descriptor {text} of {component_id} is not hashable; use a frozen value ({describe(error)})") from None
     if descriptor is None or type(descriptor).__eq__ is object.__eq__:
-        raise ConfigError(f"descriptor {descriptor!r} of {component_id} is compared by address; use a frozen value")
-    if descriptor != descriptor:
-        raise ConfigError(f"descriptor {descriptor!r} of {component_id} is not equal to itself")
+        raise ConfigError(f"descriptor {text} of {component_id} is compared by address; use a frozen value")
+    try:
+        equal = bool(descriptor == descriptor)
+    except Exception as error:
+        raise ConfigError(f"descriptor {text} of {component_id} cannot be compared: {describe(error)}") from error
+    if not equal:
+        raise ConfigError(f"descriptor {text} of {component_id} is not equal to itself")

@@ -49,9 +49,13 @@ def make_place(record: ComponentRecord, descriptor: Hashable) -> bool:
 
 
 def may_fit(record: ComponentRecord, descriptor: Hashable) -> bool:
-    """Whether evicting every victim would bring a capture within the budget, by all that is known; the lock is held."""
+    """Whether evicting every victim would bring a capture within the budget, by all that is known."""
     books = record.manager
-    return books.budget.limit is None or _choose(books, books.budget.need(record, descriptor))[1] <= 0
+    if books.budget.limit is None:
+        return True
+    below = books.budget.below(record, descriptor)
+    with books.gate.lock:
+        return _choose(books, books.budget.need(record, descriptor, below))[1] <= 0
 
 
 def make_bytes(record: ComponentRecord, descriptor: Hashable) -> bool:
@@ -62,8 +66,9 @@ def make_bytes(record: ComponentRecord, descriptor: Hashable) -> bool:
     books = record.manager
     if books.budget.limit is None:
         return True
+    below = books.budget.below(record, descriptor)
     with books.gate.lock:
-        need = books.budget.need(record, descriptor)
+        need = books.budget.need(record, descriptor, below)
         chosen, short = _choose(books, need)
     if short > 0 or not _evict(books, chosen, Eviction.budget):
         return False

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import sys
+from collections.abc import Callable, Generator, Hashable
 from typing import TYPE_CHECKING
 
 from cgstate.backends.undo import UndoLog
+from cgstate.errors import ConfigError
+from cgstate.nested import hiding
+from cgstate.routine import BucketedRoutine
 from cgstate.runtime.capture import Rehearsal, rehearse
 from cgstate.runtime.pinned import by_input
 from cgstate.runtime.statics import Statics
 
 if TYPE_CHECKING:
+    from cgstate.breaks import Body
     from cgstate.runtime.capture import Attempt, Recording
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.record import AnyRoutine, ComponentRecord
@@ -39,7 +44,7 @@ def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRouti
 
     def make(warmup: bool) -> Callable[[], object]:
         routine.prepare_for_capture(descriptor, entry.buffers)
-        return lambda: routine.forward_for_capture(descriptor, entry.buffers)
+        return _work(entry.component, descriptor, entry.buffers, warmup=warmup)
 
     def after() -> None:
         if entry.buffers is not None:
@@ -55,6 +60,37 @@ def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRouti
     )
 
 
+def _work(record: ComponentRecord, descriptor: Hashable, buffers: object, *, warmup: bool) -> Callable[[], object]:
+    """The routine's work on its buffers; while warming up, its output is looked at before anything is recorded."""
+    routine, tensor = record.routine, record.manager.backend.tensor
+    assert routine is not None
+    tensors = (tensor, getattr(sys.modules.get("torch"), "Tensor", tensor))  # the simulator runs both kinds
+
+    def work() -> object:
+        return routine.forward_for_capture(descriptor, buffers)
+
+    def checked(output: object) -> object:
+        kind = hiding(output, tensors)
+        if kind is not None:
+            raise ConfigError(
+                f"the output of {record.name}[{descriptor!r}] has tensors inside an object of class {kind.__qualname__}: nobody "
+                "could clone or trim them. Return tuples, lists, dicts or dataclasses, register the class with torch's pytree, "
+                "or override output_after_replay"
+            )
+        return output
+
+    def look() -> object:
+        output = work()
+        return _checked_body(output, checked) if isinstance(output, Generator) else checked(output)
+
+    own = getattr(routine.output_after_replay, "__func__", None) is not BucketedRoutine.output_after_replay
+    return work if own or not warmup else look
+
+
+def _checked_body(body: Body, checked: Callable[[object], object]) -> Body:
+    return checked((yield from body))
+
+
 def rehearse_by_routine(attempt: Attempt, record: ComponentRecord, descriptor: Hashable, undo: UndoLog) -> Rehearsal:
     """Do what `capture_by_routine` does, but record nothing; ``undo`` as for `rehearse`.
 
@@ -68,7 +104,7 @@ def rehearse_by_routine(attempt: Attempt, record: ComponentRecord, descriptor: H
 
     def make(warmup: bool) -> Callable[[], object]:
         routine.prepare_for_capture(descriptor, buffers)
-        return lambda: routine.forward_for_capture(descriptor, buffers)
+        return _work(record, descriptor, buffers, warmup=warmup)
 
     after = UndoLog()
     if buffers is not None:

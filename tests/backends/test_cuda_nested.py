@@ -14,8 +14,10 @@ pytest.importorskip("torch")
 
 import torch
 
+from cgstate.backends.cuda import values as cuda_values
 from cgstate.backends.cuda.quiet import Quiet
 from cgstate.backends.cuda.values import clone, nbytes, requires_grad, tensors_in
+from cgstate.backends.sim import values as sim_values
 
 pytestmark = pytest.mark.torch
 
@@ -177,3 +179,19 @@ def test_looking_at_a_value_does_not_keep_its_tensors_alive(shape: Any) -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+class Listed(list[Any]):
+    pass
+
+
+class Mapped(dict[str, Any]):
+    pass
+
+
+@pytest.mark.parametrize("make", [lambda t: Listed([t]), lambda t: Mapped(a=t), lambda t: {t}])
+def test_the_simulator_takes_the_same_classes_as_they_are(make: Any) -> None:
+    value = make(torch.ones(2))
+    for values in (cuda_values, sim_values):
+        assert values.clone(value) is value
+        assert list(values.tensors_in(value)) == []

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from cgstate.backends.sim import SimBackend, SimTensor, kernels
+from cgstate.cli.demo import LARGEST_SEED
 from cgstate.demo import job
 from cgstate.demo.vocoder import TOLERANCE
 from cgstate.demo.vocoder_sim import SimVocoder
@@ -80,6 +81,8 @@ def test_json_is_one_document_on_stdout() -> None:
         (["--requests", "x"], 2),
         (["--nonsense"], 2),
         (["--backend", "abacus"], 2),
+        (["--backend", "sim", "--seed", "-1"], 2),
+        (["--backend", "sim", "--model", "sim", "--seed", str(1 << 64)], 2),
         (["--backend", "cuda", "--model", "sim"], 2),
     ],
 )
@@ -87,7 +90,22 @@ def test_a_users_mistake_is_exit_2_without_a_traceback(arguments: list[str], cod
     done = command(*arguments)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert not done.stdout
+
+
+def test_torch_takes_the_largest_seed() -> None:
+    torch = pytest.importorskip("torch")
+    assert torch.Generator().manual_seed(LARGEST_SEED).initial_seed() == LARGEST_SEED
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["summary", "json"])
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs the device that is always full")
+def test_an_answer_that_nobody_gets_is_no_verdict(how: tuple[str, ...]) -> None:
+    arguments = [sys.executable, "-m", "cgstate", "demo", "--backend", "sim", "--requests", "50", *how]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "cgstate: stdout: No space left on device\n")
 
 
 def test_the_summary_needs_no_unicode() -> None:

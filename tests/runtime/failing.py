@@ -19,6 +19,40 @@ Hook = Callable[["Toy", int, SimTensor], object]
 ToyComponent = Component[[SimTensor], SimTensor]
 
 
+class Undecided:
+    """What arrays answer to a comparison: neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth of an array is ambiguous")
+
+
+class Odd:
+    """A value that compares as arrays do, or raises in the method that is named; ``other``: only beside another one."""
+
+    def __init__(self, broken: str) -> None:
+        self.broken = broken
+
+    def _do(self, method: str) -> None:
+        if self.broken == method:
+            raise RuntimeError("boom")
+
+    def __hash__(self) -> int:
+        self._do("__hash__")
+        return 1
+
+    def __repr__(self) -> str:
+        self._do("__repr__")
+        return "odd"
+
+    def __eq__(self, other: object) -> Any:
+        self._do("__eq__")
+        if self.broken in ("other", "__repr__", "__hash__"):
+            if self is other:
+                return True
+            raise RuntimeError("boom")
+        return Undecided()
+
+
 class Toy(Routine[[SimTensor], SimTensor, int, SimTensor]):
     """A matrix product on padded rows. `fail` makes the nth call of a method raise; `body` is extra work while recording.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from threading import Thread
 from typing import Any, cast
 
@@ -21,8 +22,9 @@ from cgstate import (
     ManagerState,
     WrongThread,
 )
-from cgstate.backends.sim import SimTensor, captured
-from tests.runtime.failing import Bench, Toy
+from cgstate.backends.sim import SimBackend, SimDevice, SimTensor, captured
+from tests.runtime.failing import Bench, Odd, Toy
+from tests.runtime.helpers import elsewhere
 
 Act = Callable[[Bench], object]
 
@@ -69,6 +71,14 @@ WRONG_CALLS: dict[str, Act] = {
     "an entry of something unhashable": lambda b: b.manager.entry("own", [4]),  # type: ignore[arg-type]
     "an entry of something compared by address": lambda b: b.manager.entry("own", object()),
     "an entry of something unequal to itself": lambda b: b.manager.entry("own", float("nan")),
+    "an entry of something whose hash raises": lambda b: b.manager.entry("own", Odd("__hash__")),
+    "an entry of something whose comparison raises": lambda b: b.manager.entry("own", Odd("__eq__")),
+    "an entry of something whose comparison is an array": lambda b: b.manager.entry("own", Odd("")),
+    "an entry of something whose text raises": lambda b: b.manager.entry("own", Odd("__repr__")),
+    "an entry that depends on a name of nothing": lambda b: b.manager.entry("own", 4, dependencies=[""]),
+    "evict something whose hash raises": lambda b: b.manager.evict("toy", Odd("__hash__")),
+    "a capture with progress in numbers": lambda b: b.manager.capture_and_bind(progress=5),  # type: ignore[arg-type]
+    "reclaiming with a flush in numbers": lambda b: b.manager.reclaim(flush=5),  # type: ignore[arg-type]
     "a second prepare": lambda b: b.manager.prepare([]),
     "a second prepare of the same": lambda b: b.manager.prepare([b.component]),
     "a profile while serving": lambda b: b.manager.profile_memory(),
@@ -136,6 +146,58 @@ def test_a_component_of_another_manager_is_refused_until_that_one_is_closed() ->
     assert bench.component.state == "BOUND"
 
 
+@pytest.mark.parametrize("end", ["prepared", "refused"])
+def test_a_component_that_is_being_prepared_is_refused_to_another_manager(end: str) -> None:
+    bench = Bench()
+    other = GraphManager(SimBackend(SimDevice()), check=True)  # managers of two devices share no lock
+    seen: list[object] = []
+
+    def configure(options: Mapping[str, object]) -> None:
+        def steal() -> None:
+            with pytest.raises(ConfigError, match="another manager"):
+                other.prepare([bench.component])
+            seen.append(other.state)
+
+        elsewhere(steal)
+        if end == "refused":
+            raise ValueError("boom")
+
+    bench.routine.configure = configure  # type: ignore[method-assign]
+    if end == "refused":
+        with pytest.raises(ConfigError, match="boom"):
+            bench.manager.prepare([bench.component])
+        del bench.routine.configure
+        other.prepare([bench.component])
+        with pytest.raises(ConfigError, match="another manager"):
+            bench.manager.prepare([bench.component])
+        other.close()
+        bench.serving()
+    else:
+        bench.manager.prepare([bench.component])
+        bench.manager.capture_and_bind()
+    assert seen == [ManagerState.NEW]
+    bench.answers()
+
+
+@pytest.mark.parametrize("wrong", ["validate_descriptor", "validate_binding"])
+def test_routines_are_configured_after_everything_else_was_checked(wrong: str) -> None:
+    bench = Bench("a", "b")
+    taken: list[str] = []
+    for name, routine in bench.routines.items():
+        vars(routine)["configure"] = partial(lambda name, options: taken.append(name), name)
+
+    def boom(*args: object) -> None:
+        raise ValueError("boom")
+
+    setattr(bench.routines["b"], wrong, boom)
+    components = list(bench.components.values())
+    refused(bench, lambda b: b.manager.prepare(components), ConfigError)
+    assert taken == []
+    delattr(bench.routines["b"], wrong)
+    bench.serving().answers()
+    assert taken == ["a", "b"]
+
+
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_a_declared_descriptor_that_the_routine_rejects_is_a_configuration_error(nth: int) -> None:
     bench = Bench("a", "b")
@@ -166,6 +228,8 @@ WRONG_LAZY: dict[str, object] = {
     "unhashable": [8],
     "compared by address": object(),
     "unequal to itself": float("nan"),
+    "of a hash that raises": Odd("__hash__"),
+    "of a text that raises": Odd("__repr__"),
 }
 
 

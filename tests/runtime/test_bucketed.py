@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 
-from cgstate import BucketedRoutine, CaptureFailed, CaptureMode, Component, ConfigError, Fallback, GraphManager
+from cgstate import Break, BucketedRoutine, CaptureFailed, CaptureMode, Component, ConfigError, Fallback, GraphManager
 from cgstate.backends.sim import SimBackend, SimTensor, kernels
+from cgstate.lifecycle.states import FailureKind
+from cgstate.nested import opened
 from cgstate.runtime.calling import MEMORY
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 16]
@@ -57,6 +60,16 @@ def values(output: Any) -> Any:
 
 def net(x: SimTensor) -> SimTensor:
     return kernels.relu(kernels.scale(x, 2.0))
+
+
+def rows(
+    backend: SimBackend,
+    call: Callable[..., Any],
+    kind: type[BucketedRoutine[..., Any]] = BucketedRoutine,
+    example: Callable[[int], tuple[Any, ...]] | None = None,
+    **keys: Any,
+) -> BucketedRoutine[..., Any]:
+    return kind(call, example or (lambda n: (backend.sim.zeros(n, 2),)), **keys)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -238,6 +251,50 @@ def test_a_call_that_would_be_broadcast_or_does_not_fit_is_answered_eagerly(back
         assert (manager.stats().components["c"].hits > hits) is by_graph, shape
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_each_bucket_holds_inputs_of_its_own_examples_shape(backend: SimBackend, lazy: bool) -> None:
+    sim = backend.sim
+    routine = rows(backend, lambda x, mask: (x, mask), example=lambda n: (sim.zeros(n, 2), sim.zeros(n, n)), sizes=(4,))
+    component = Component("c", routine, [1, 2, 8], capture_mode=CaptureMode.PRECAPTURE_LAZY if lazy else CaptureMode.PRECAPTURE)
+    manager = GraphManager(backend, check=True)
+    manager.prepare([component], {"c": {"max_extra_graphs": int(lazy)}})
+    manager.capture_and_bind()
+    served = {
+        (8, 8): True,
+        (8, 1): False,
+        (1, 1): True,
+        (1, 8): True,
+        (2, 8): True,
+        (2, 2): True,
+        (3, 4): lazy,
+        (4, 4): lazy,
+        (5, 4): False,
+    }
+    for (size, columns), by_graph in served.items():
+        x, mask = sim.rand(size, 2), sim.rand(size, columns)
+        hits = manager.stats().components["c"].hits
+        assert values(component(x, mask)) == values((x, mask))
+        assert (manager.stats().components["c"].hits > hits) is by_graph, (size, columns)
+    assert component.available_descriptors == ({1, 2, 4, 8} if lazy else {1, 2, 8})
+
+
+@pytest.mark.parametrize("shape", [(16, 2), (4, 2), (), (2, 8)])
+def test_an_example_of_another_size_than_was_asked_for_is_refused(backend: SimBackend, shape: tuple[int, ...]) -> None:
+    with pytest.raises(CaptureFailed, match="not 8 long in dimension 0"):
+        serving(backend, rows(backend, net, example=lambda n: (backend.sim.zeros(*shape),)), 8)
+
+
+def test_a_call_that_no_example_looks_like_is_no_reason_to_capture(backend: SimBackend) -> None:
+    routine = rows(backend, net, example=lambda n: (backend.sim.zeros(),))
+    component = Component("c", routine, [8], capture_mode=CaptureMode.PURE_LAZY)
+    manager = GraphManager(backend, check=True)
+    manager.prepare([component])
+    manager.capture_and_bind()
+    x = backend.sim.rand(3, 2)
+    assert values(component(x)) == values(net(x))
+    assert component.available_descriptors == frozenset()
+
+
 def test_arguments_of_different_sizes_are_answered_eagerly(backend: SimBackend) -> None:
     sim = backend.sim
     component = Component("c", BucketedRoutine(lambda x, y: x, lambda n: (sim.zeros(n, 2), sim.zeros(n, 3))), [8])
@@ -259,3 +316,124 @@ def test_what_a_routine_remembers_of_shapes_is_bounded(backend: SimBackend) -> N
             component(backend.sim.zeros(size, 1))
         assert component.caller is not None
         assert 0 < len(component.caller.record.known) <= MEMORY
+
+
+class Plain:
+    def __init__(self, audio: Any) -> None:
+        self.audio = audio
+
+
+class Slotted:
+    __slots__ = ("audio", "never")
+
+    def __init__(self, audio: Any) -> None:
+        self.audio = audio
+
+
+class Listed(list[Any]):
+    pass
+
+
+class Mapped(dict[str, Any]):
+    pass
+
+
+class Tupled(tuple[Any, ...]):
+    pass
+
+
+HIDDEN: list[Callable[[Any], Any]] = [
+    Plain,
+    Slotted,
+    lambda x: Listed([x]),
+    lambda x: Mapped(audio=x),
+    lambda x: Tupled((x,)),
+    lambda x: {x},
+    lambda x: (x, {"deep": [Plain((1, Slotted([x])))]}),
+]
+
+
+@pytest.mark.parametrize("make", HIDDEN)
+def test_an_output_that_hides_tensors_in_an_unknown_object_is_refused_before_it_is_recorded(
+    backend: SimBackend, make: Callable[[Any], Any]
+) -> None:
+    captures = list[bool]()
+
+    def call(x: SimTensor) -> Any:
+        captures.append(backend.capturing())
+        return make(net(x))
+
+    with pytest.raises(CaptureFailed, match="inside an object of class") as failed:
+        serving(backend, rows(backend, call))
+    assert isinstance(failed.value.__cause__, ConfigError)
+    assert failed.value.kind is FailureKind.USER
+    assert captures == [False]
+
+
+def test_a_body_with_breaks_that_returns_an_unknown_object_is_refused(backend: SimBackend) -> None:
+    def call(x: SimTensor) -> Generator[Break, None, Any]:
+        hidden = net(x)
+        yield Break(lambda: None)
+        return Plain(net(hidden))
+
+    with pytest.raises(CaptureFailed, match="inside an object of class Plain"):
+        serving(backend, rows(backend, call))
+
+
+def test_an_unknown_object_without_tensors_passes(backend: SimBackend) -> None:
+    looped = Plain("label")
+    looped.audio = [looped, Listed([1]), Slotted(None), Plain]
+    _, component = serving(backend, rows(backend, lambda x: (net(x), looped)))
+    x = backend.sim.rand(3, 2)
+    answer, label = component(x)
+    assert values(answer) == values(net(x))
+    assert label is looped
+
+
+def test_who_takes_an_unknown_object_apart_may_record_it(backend: SimBackend) -> None:
+    class Opening(BucketedRoutine[..., Any]):
+        def output_after_replay(self, descriptor: int, buffers: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
+            return output.audio.narrow(0, 0, len(args[0].tolist()))
+
+    _, component = serving(backend, rows(backend, lambda x: Plain(net(x)), Opening))
+    x = backend.sim.rand(3, 2)
+    assert values(component(x)) == values(net(x))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: OrderedDict(b=x, a=x),
+        lambda x: defaultdict(list, a=[x]),
+        lambda x: deque([x, 1], maxlen=3),
+    ],
+)
+@pytest.mark.parametrize("size", [3, 4])
+def test_containers_of_the_standard_library_come_back_as_what_they_are(
+    backend: SimBackend, make: Callable[[Any], Any], size: int
+) -> None:
+    _, component = serving(backend, rows(backend, lambda x: make(net(x))))
+    x, y = backend.sim.rand(size, 2), backend.sim.rand(size, 2)
+    first = component(x)
+    second = component(y)
+    for answer, given in ((first, x), (second, y)):
+        assert type(answer) is type(make(x))
+        layer, right = opened(answer), opened(make(net(given)))
+        assert layer is not None
+        assert right is not None
+        assert values(layer.parts) == values(right.parts)
+
+
+def test_a_class_registered_with_pytree_is_trimmed_and_cloned(backend: SimBackend) -> None:
+    pytree = pytest.importorskip("torch.utils._pytree")
+
+    class Registered:
+        def __init__(self, audio: Any) -> None:
+            self.audio = audio
+
+    pytree.register_pytree_node(Registered, lambda value: ([value.audio], None), lambda parts, _: Registered(*parts))
+    _, component = serving(backend, rows(backend, lambda x: Registered(net(x))))
+    x = backend.sim.rand(3, 2)
+    answer = component(x)
+    component(backend.sim.rand(4, 2))
+    assert values(answer.audio) == values(net(x))

@@ -289,6 +289,29 @@ class TestLazy:
         assert ask(bench, 32) is Fallback.budget
         assert recorded(bench) == before + 1
 
+    @pytest.mark.parametrize("budget", [alone(4) + alone(16) - 1, alone(4) + alone(16) + alone(32)])
+    def test_that_order_is_never_asked_under_the_lock(self, budget: int) -> None:
+        held: list[bool] = []
+
+        class Key(int):
+            def __lt__(self, other: int) -> bool:
+                held.append(bench.books.gate.held())
+                return int(self) < int(other)
+
+        bench = Bench(
+            descriptors=(4,),
+            mode=LAZY,
+            lazy=(16, 32),
+            config={"max_extra_graphs": 2},
+            component={"capture_order_key": lambda size: Key(size)},
+            isolation="per_entry",
+            budget_bytes=budget,
+        ).serving()
+        ask(bench, 16)
+        ask(bench, 32)
+        assert held
+        assert not any(held)
+
     def test_startup_graphs_and_leased_ones_stay(self) -> None:
         bench = lazily(budget=alone(4) + alone(16))
         assert ask(bench, 8) is None

@@ -9,7 +9,7 @@ import pytest
 
 from cgstate import CaptureMode, Component, ConfigError, GraphManager, Isolation, LeasedComponent, ManagerState
 from cgstate.runtime.config import ComponentConfig, parse
-from tests.runtime.failing import Bench
+from tests.runtime.failing import Bench, Odd
 
 WRONG: dict[str, Any] = {
     "unknown component": {"tyo": {}},
@@ -25,6 +25,7 @@ WRONG: dict[str, Any] = {
     "a float count": {"toy": {"max_extra_graphs": 1.0}},
     "no count": {"toy": {"max_extra_graphs": None}},
     "a count in words": {"toy": {"max_extra_graphs": "Unbounded"}},
+    "an array as a count": {"toy": {"max_extra_graphs": Odd("")}},
     "a list as a count": {"toy": {"max_extra_graphs": [1]}},
     "zero misses": {"toy": {"admit_after": 0}},
     "negative misses": {"toy": {"admit_after": -1}},
@@ -154,6 +155,11 @@ COMPONENTS: dict[str, Callable[[Bench, Any], object]] = {
     "an unhashable descriptor": lambda b, kind: kind("a", b.routine, [[4]]),
     "a descriptor compared by address": lambda b, kind: kind("a", b.routine, [object()]),
     "a descriptor that is a function": lambda b, kind: kind("a", b.routine, [lambda: 0]),
+    "a descriptor whose hash raises": lambda b, kind: kind("a", b.routine, [Odd("__hash__")]),
+    "a descriptor whose comparison raises": lambda b, kind: kind("a", b.routine, [Odd("__eq__")]),
+    "a descriptor whose comparison is an array": lambda b, kind: kind("a", b.routine, [Odd("")]),
+    "descriptors that compare with themselves alone": lambda b, kind: kind("a", b.routine, [Odd("other"), Odd("other")]),
+    "a descriptor whose text raises": lambda b, kind: kind("a", b.routine, [Odd("__repr__")]),
     "a descriptor unequal to itself": lambda b, kind: kind("a", b.routine, [float("nan")]),
     "descriptors twice": lambda b, kind: kind("a", b.routine, [4, 4]),
     "descriptors equal by value": lambda b, kind: kind("a", b.routine, [4, 4.0]),
@@ -164,6 +170,8 @@ COMPONENTS: dict[str, Callable[[Bench, Any], object]] = {
     "a mode in words": lambda b, kind: kind("a", b.routine, [4], capture_mode="precapture"),
     "a string as config keys": lambda b, kind: kind("a", b.routine, [4], supported_config_keys="window"),
     "a string as dependencies": lambda b, kind: kind("a", b.routine, [4], dependencies="kv_cache"),
+    "a name of nothing among the dependencies": lambda b, kind: kind("a", b.routine, [4], dependencies=[""]),
+    "inside of nothing": lambda b, kind: kind("a", b.routine, [4], inside=""),
     "a number among the dependencies": lambda b, kind: kind("a", b.routine, [4], dependencies=[5]),
     "a flag in words": lambda b, kind: kind("a", b.routine, [4], overlaps_capture="no"),
     "collective as a number": lambda b, kind: kind("a", b.routine, [4], collective=1),

@@ -479,6 +479,61 @@ class TestOwner:
         assert (manager.state, entry.state, entry.leases) == ("SERVING", "BOUND", 0)
         ask(model, net, 4)
 
+    def test_a_lease_is_of_the_owner_alone_and_stays_held_until_it_ends_it(self) -> None:
+        model = Model()
+        manager = model.serving(model.component("net"), owner_thread=True, check=False)
+        entry = manager.entry("net", 4)
+        lease, other = entry.lease(), entry.lease()
+        with lease:
+            lease.replay()
+            hits = entry.hits
+            acts: list[Callable[[], object]] = [
+                lease.__enter__,
+                other.__enter__,
+                lease.replay,
+                lambda: lease.output,
+                lambda: lease.__exit__(None, None, None),
+            ]
+
+            def foreign() -> None:
+                for act in acts:
+                    with pytest.raises(cgstate.WrongThread):
+                        act()
+
+            elsewhere(foreign)
+            assert (entry.hits, entry.leases, entry.state) == (hits, 1, "REPLAYING")
+            assert lease.output is entry.output
+        assert (entry.leases, entry.state.value) == (0, "BOUND")
+        elsewhere(lambda: lease.__exit__(None, None, None))  # it is over: nothing is left to be refused
+        manager.close(timeout=0)
+
+    @pytest.mark.parametrize("end", ["released by its owner", "dropped elsewhere"])
+    def test_a_leased_output_is_of_the_owner_alone(self, end: str) -> None:
+        model = Model()
+        leased = model.leased()
+        manager = model.serving(leased, owner_thread=True, check=False)
+        entry = manager.entry("net", 4)
+        x = model.input(4)
+        outputs = [leased(x)]
+
+        def foreign() -> None:
+            for act in (lambda: outputs[0].value, outputs[0].copy, outputs[0].release):
+                with pytest.raises(cgstate.WrongThread):
+                    act()
+            with pytest.raises(cgstate.WrongThread), outputs[0]:
+                pass
+
+        elsewhere(foreign)
+        assert outputs[0].value.tolist() == model.net(x).tolist()
+        assert entry.leases == 1
+        if end == "dropped elsewhere":
+            elsewhere(outputs.clear)
+            manager.memory()  # whoever comes next ends it
+        else:
+            outputs[0].release()
+        assert (entry.leases, entry.state) == (0, "BOUND")
+        manager.close(timeout=0)
+
 
 class TestSync:
     def test_the_points_of_a_capture_and_a_call_come_in_order(self) -> None:

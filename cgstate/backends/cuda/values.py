@@ -1,22 +1,19 @@
-"""Nested values of the user's: tuples, lists, dicts, dataclasses, and classes that registered with torch's pytree.
+"""Nested values of the user's, opened as `cgstate.nested` says.
 
-Parts of other classes are taken as they are: nothing can be known of tensors inside them. On the path of every component call,
-so the common shapes come first.
+On the path of every component call, so the common shapes come first.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import fields, is_dataclass
 from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from cgstate.copying import DTYPES
 from cgstate.errors import ConfigError
+from cgstate.nested import PLAIN, opened
 
 T = TypeVar("T")
 
@@ -103,35 +100,13 @@ def tensors_in(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif type(value) not in _PLAIN:
-        for part in _parts(value):
+        layer = opened(value)
+        for part in layer.parts if layer is not None else ():
             yield from tensors_in(part)
 
 
-_PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device})
+_PLAIN = PLAIN | {torch.dtype, torch.device}
 """Classes that hold no tensors, and are common."""
-
-
-def _parts(value: object) -> list[object]:
-    """What ``value`` directly consists of; nothing where that is unknown."""
-    kind = type(value)
-    if kind is tuple or kind is list or kind is dict:  # pytree takes ten times as long
-        return list(value.values() if isinstance(value, dict) else cast("list[object]", value))
-    parts, _ = _opened(value)
-    if len(parts) != 1 or parts[0] is not value:
-        return parts
-    if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name) for field in fields(value)]
-    return []
-
-
-def _opened(value: object) -> tuple[list[object], pytree.TreeSpec]:
-    """One layer of ``value`` taken off; ``[value]`` if pytree does not know its class.
-
-    torch's flattening leaves a reference cycle that holds its ``is_leaf``. That one must not know ``value``: tensors would stay
-    alive until the garbage collector comes.
-    """
-    asked = iter((False,))  # about ``value`` first, then about its parts
-    return pytree.tree_flatten(value, is_leaf=lambda part: next(asked, True))
 
 
 def _map(value: object, of: Callable[[Tensor], Tensor]) -> object:
@@ -147,10 +122,5 @@ def _map(value: object, of: Callable[[Tensor], Tensor]) -> object:
         return {key: _map(part, of) for key, part in cast("dict[object, object]", value).items()}
     if kind in _PLAIN or next(tensors_in(value), None) is None:
         return value
-    parts, spec = _opened(value)
-    if len(parts) != 1 or parts[0] is not value:
-        return pytree.tree_unflatten([_map(part, of) for part in parts], spec)
-    twin = copy.copy(value)  # a dataclass: nothing else that holds tensors is left
-    for field in fields(cast("type", value)):
-        object.__setattr__(twin, field.name, _map(getattr(value, field.name), of))
-    return twin
+    layer = opened(value)
+    return value if layer is None else layer.make([_map(part, of) for part in layer.parts])

@@ -1,18 +1,17 @@
-"""Nested values: tensors inside tuples, lists, dicts and dataclasses. Called by the backend.
+"""Nested values, opened as `cgstate.nested` says. Called by the backend.
 
 A tensor is a `SimTensor`, or one of torch's if the program has imported torch.
 """
 
 from __future__ import annotations
 
-import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from cgstate.backends.sim.tensor import SimTensor
 from cgstate.errors import ConfigError
+from cgstate.nested import opened
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -33,19 +32,11 @@ def leaves(value: object) -> Iterator[object]:
 
 def _gather(value: object, tensors: list[Any], others: list[Any] | None) -> None:
     """Append each leaf where it belongs; None: nowhere. A generator for each level would take several times as long."""
-    if isinstance(value, SimTensor):
+    if isinstance(value, SimTensor) or is_torch_tensor(value):
         tensors.append(value)
-    elif isinstance(value, list | tuple):
-        for part in value:
+    elif (layer := opened(value)) is not None:
+        for part in layer.parts:
             _gather(part, tensors, others)
-    elif is_torch_tensor(value):
-        tensors.append(value)
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            _gather(part, tensors, others)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            _gather(getattr(value, field.name), tensors, others)
     elif others is not None:
         others.append(value)
 
@@ -117,15 +108,5 @@ def _map(value: object, of: Callable[[AnyTensor], AnyTensor]) -> object:
         return of(value)
     if next(tensors_in(value), None) is None:
         return value
-    if isinstance(value, tuple):
-        parts = [_map(part, of) for part in value]
-        make = getattr(type(value), "_make", tuple)  # a named tuple is made again as what it was
-        return cast(object, make(parts))
-    if isinstance(value, list):
-        return [_map(part, of) for part in value]
-    if isinstance(value, Mapping):
-        return {key: _map(part, of) for key, part in value.items()}
-    twin = copy.copy(value)
-    for field in fields(cast("type", value)):
-        object.__setattr__(twin, field.name, _map(getattr(value, field.name), of))
-    return twin
+    layer = opened(value)
+    return value if layer is None else layer.make([_map(part, of) for part in layer.parts])

@@ -21,6 +21,7 @@ from cgstate.routine import Resolution as ModelLocalRuntimeResolution
 from cgstate.runtime.component import CaptureMode
 from cgstate.runtime.dependency import checked_names
 from cgstate.runtime.leased import LeasedOutput
+from cgstate.runtime.record import check_descriptor
 
 if TYPE_CHECKING:
     from cgstate.runtime.preparing import AnyComponent
@@ -327,10 +328,7 @@ def _checked_descriptors(component_id: str, descriptors: object) -> tuple[Descri
     for descriptor in listed:
         if not isinstance(descriptor, ModelLocalCUDAGraphDescriptor):
             raise ConfigError(f"descriptors of {component_id} must be ModelLocalCUDAGraphDescriptors, not {descriptor!r}")
-        try:
-            hash(descriptor)
-        except TypeError:
-            raise ConfigError(f"descriptor {descriptor!r} of {component_id} is not hashable; use a frozen value") from None
+        check_descriptor(component_id, descriptor)
     if len(set(listed)) != len(listed):
         raise ConfigError(f"descriptors of {component_id} are not unique: {list(listed)!r}")
     return listed
