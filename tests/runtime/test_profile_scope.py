@@ -267,6 +267,17 @@ class TestRefused:
             _ = profile.estimate
         assert profile.estimate.upper == 0
 
+    def test_a_pool_after_the_end(self) -> None:
+        bench = Bench().prepared()
+        with bench.manager.profile() as profile:
+            profile.pool_id()
+        before, footprint = books_of(bench), bench.backend.footprint()
+        with pytest.raises(IllegalTransition, match="the profile has not ended"):
+            profile.pool_id()
+        with bench.manager.profile(), pytest.raises(IllegalTransition):  # another one
+            profile.pool_id()
+        assert (books_of(bench), bench.backend.footprint()) == (before, footprint)
+
     def test_after_a_commit_of_the_same_transaction(self) -> None:
         bench = Bench().prepared()
         x = bench.device.zeros(2, 4)

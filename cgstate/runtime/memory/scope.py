@@ -310,9 +310,14 @@ class Profile:
 
         For graphs of the host engine's that will share their pool with ours: what they leave free there serves ours, in the profile
         as later. They have to be gone when the profile ends.
+
+        Raises:
+            IllegalTransition: the profile has ended.
         """
         books = self.books
         with books.gate.lock:
+            if books.profile is not self:
+                raise books.refuse("pool_id", "the profile has not ended")
             production = books.domains.get(()) or books.new_domain((), "shared", PoolKind.shared)
         domain = self.domain(production)
         with books.gate.lock:
