@@ -94,6 +94,11 @@ class ProfileTransaction(Transaction):
         self._profile = profile
         self.kept: list[object] = []
 
+    @property
+    def teaches(self) -> bool:
+        """As of the profile."""
+        return self._profile.teaches
+
     def resolve(self, entry: Entry) -> Entry:
         """The stand-in of ``entry``."""
         if entry.domain.kind is PoolKind.throwaway:
@@ -178,6 +183,8 @@ class Profile:
         measured: Every capture so far.
         doubts: What else speaks against an estimate.
         rehearsed: How many graphs were run without being recorded.
+        teaches: Whether the budget remembers what its captures took: only routines record the same later, a caller may profile
+            anything under a name.
     """
 
     __slots__ = (
@@ -191,6 +198,7 @@ class Profile:
         "doubts",
         "measured",
         "rehearsed",
+        "teaches",
         "thread",
     )
 
@@ -202,6 +210,7 @@ class Profile:
         self.rehearsed = 0
         self._domains: dict[Domain, Domain] = {}
         self._transactions: list[ProfileTransaction] = []
+        self.teaches = shut
         self._open = shut  # a signal handler must not capture between the captures of an estimate
         self._taken: list[int] = []
         self._started = books.sync.now_ns()
