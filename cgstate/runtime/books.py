@@ -60,7 +60,7 @@ class Books(ManagerSteps):
         lost: Whether the device's context is lost; stays so when the manager is closed.
         unsettled: Whether `settle` would find something to do; a hint that is read without the lock.
         fast: Whether replays may take the short way: nobody observes, checks, schedules, or owns a thread.
-        clock: Graph-answered calls of components with lazy captures, to say which entry was used how recently.
+        clock: Counts uses of entries of components with lazy captures, to say which one was used how recently.
         compact: Whether fresh pools get a first block.
         foreign: The host engine's pool, if one was given.
         observer: Told of every transition of every machine.

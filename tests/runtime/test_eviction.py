@@ -218,6 +218,40 @@ class TestCapacity:
         assert net.available_descriptors == {1, 2, 3, 5}
         assert manager.stats().components["net"].evictions == 1
 
+    @pytest.mark.parametrize("how", ["replay", "lease"])
+    def test_replays_by_hand_are_use(self, how: str) -> None:
+        model = Model()
+        manager, net = thrash(model, check=False)  # so that replays are sealed
+        for size in (3, 4):
+            ask(model, net, size)
+        entry = manager.entry("net", 3)
+        if how == "replay":
+            for _ in range(3):
+                entry.replay()
+        else:
+            with entry.lease() as lease:
+                lease.replay()
+        model.dev.synchronize()
+        ask(model, net, 5)
+        manager.memory()
+        assert net.available_descriptors == {1, 2, 3}
+        ask(model, net, 5)  # in its place, and 3 is the older one again
+        ask(model, net, 6)
+        manager.memory()
+        assert net.available_descriptors == {1, 2, 5}
+
+    def test_a_leased_replay_tells_when_it_was(self) -> None:
+        model = Model()
+        manager, net = thrash(model)
+        for size in (3, 4):
+            ask(model, net, size)
+        with manager.entry("net", 4).lease() as lease:
+            lease.replay()
+        ask(model, net, 3)
+        ask(model, net, 5)
+        manager.memory()
+        assert net.available_descriptors == {1, 2, 3}
+
     def test_startup_entries_are_no_victims(self) -> None:
         model = Model()
         manager, net = thrash(model, extra=1)
