@@ -167,7 +167,7 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord], *, thorough
             parts={"pools": lower - workspaces, "workspaces": workspaces, "buffers": buffers},
             samples=(*profile.samples, *failed),
             graphs=len(graphs),
-            driver=profile.driver_bytes * len(graphs),
+            driver=profile.driver_bytes() * len(graphs),
             lazy=lazy,
             seconds=profile.seconds,
             distrust=(*profile.distrust(), *unmade),

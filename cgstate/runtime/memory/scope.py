@@ -366,10 +366,16 @@ class Profile:
         if error is not None:
             raise error
 
-    @property
     def driver_bytes(self) -> int:
-        """What one graph takes outside the allocator: the middle of all but the first, which meets every library as the first."""
-        return max(0, int(median(self._taken[1:] or self._taken or [0])))
+        """What one graph takes outside the allocator: the middle of all but the first, which meets every library as the first.
+
+        Never less than earlier profiles saw: a later graph may get what the driver has kept of theirs (fact P8). More than a
+        graph takes was another process's, or a library's, and is not remembered.
+        """
+        books, middle = self.books, int(median(self._taken[1:] or self._taken or [0]))
+        if middle <= LATER_USE * books.backend.mebibyte:
+            books.driver_bytes = max(books.driver_bytes, middle)
+        return max(books.driver_bytes, middle)
 
     @property
     def seconds(self) -> float:
@@ -411,7 +417,7 @@ class Profile:
             parts={"pools": pools - workspaces, "workspaces": workspaces, "buffers": buffers},
             samples=self.samples,
             graphs=len(captured),
-            driver=self.driver_bytes * len(captured),
+            driver=self.driver_bytes() * len(captured),
             lazy=0,
             seconds=self.seconds,
             distrust=self.distrust(),
