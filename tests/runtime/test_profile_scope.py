@@ -47,7 +47,7 @@ def books_of(bench: Bench) -> dict[str, Any]:
 def test_captures_are_measured_and_leave_nothing(isolation: str) -> None:
     bench = Bench(isolation=isolation).prepared()
     x = bench.device.zeros(2, 4)
-    known = bench.manager.entry("own", 0)
+    known = bench.manager.entry("own", 0, dependencies=["weights"])
     before, footprint = books_of(bench), bench.backend.footprint()
     with bench.manager.profile() as profile:
         assert bench.states()["manager"] == "PROFILING"
@@ -55,7 +55,7 @@ def test_captures_are_measured_and_leave_nothing(isolation: str) -> None:
             transaction.capture(known, make(bench, x))
             transaction.capture(bench.manager.entry("own", 1), make(bench, x, 3000))
         with bench.manager.transaction() as transaction:
-            transaction.capture(bench.manager.entry("made inside", 2, dependencies=["kv"]), make(bench, x))
+            transaction.capture(bench.manager.entry("made inside", 2, dependencies=["kv", "weights"]), make(bench, x))
             transaction.commit()
         assert bench.manager.memory().total > 0
     assert books_of(bench) == before
