@@ -332,7 +332,7 @@ class Backend(Protocol):
 
     @property
     def tensor(self) -> type:
-        """The class of the backend's plain tensors; they have `clone` and `copy_`."""
+        """The class of the backend's plain tensors; as torch's they have `shape`, `dtype`, `stride`, `clone` and `copy_`."""
         ...
 
     def clone(self, output: T) -> T:

@@ -60,7 +60,8 @@ class Books(ManagerSteps):
         lost: Whether the device's context is lost; stays so when the manager is closed.
         unsettled: Whether `settle` would find something to do; a hint that is read without the lock.
         fast: Whether replays may take the short way: nobody observes, checks, schedules, or owns a thread.
-        clock: Graph-answered calls of components with lazy captures, to say which entry was used how recently.
+        clock: Counts uses of entries of components with lazy captures, to say which one was used how recently.
+        driver_bytes: The most that profiles saw the driver take for a graph.
         compact: Whether fresh pools get a first block.
         foreign: The host engine's pool, if one was given.
         observer: Told of every transition of every machine.
@@ -87,6 +88,7 @@ class Books(ManagerSteps):
         "dependencies",
         "domains",
         "draining",
+        "driver_bytes",
         "fast",
         "foreign",
         "gate",
@@ -159,6 +161,7 @@ class Books(ManagerSteps):
         self.clock = 0
         self.lost = False
         self.draining = False
+        self.driver_bytes = 0
         self.given_back = False
         self.components: dict[str, ComponentRecord] = {}
         self.dependencies: dict[str, DependencyRecord] = {}

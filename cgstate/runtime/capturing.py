@@ -277,7 +277,8 @@ class Capture:
                 transaction.captured.append(self)
             self._release_gate()
             self.grown = self.pool.measure() - self.charged
-            books.budget.note(entry, self.grown, alone=not self.charged)
+            if transaction.teaches:
+                books.budget.note(entry, self.grown, alone=not self.charged)
             transaction.current = None
 
     def fail(self, error: BaseException) -> CaptureFailed | None:

@@ -37,8 +37,10 @@ class Entry(_Hot):
     read. Everything but `state`, `descriptor`, `name`, `hits` and these methods belongs to the runtime.
 
     Attributes:
+        counted: Its hits when `last_used` was set: `replay` touches neither.
         fast: Whether its replays may take the short way: nobody observes, checks or schedules them, and the graph is one launch
             that asks for nothing else.
+        last_used: When it was used, by the clock of the books.
         seal: Raw handle of the stream on which replays ask nothing of other objects, as nothing there is in their way;
             `cgstate.runtime.turn.NO_STREAM` where they have to ask.
         told: Who is told of its ordinary leases in one word.
@@ -49,6 +51,7 @@ class Entry(_Hot):
         "_name",
         "baked",
         "buffers",
+        "counted",
         "descriptor",
         "graph",
         "last_used",
@@ -84,6 +87,7 @@ class Entry(_Hot):
         self.pool = UNPOOLED
         self.hits = 0
         self.last_used = 0
+        self.counted = 0
         self.baked = NOTHING
         self.buffers: object = None
         self.graph: Graph | None = None
@@ -133,6 +137,12 @@ class Entry(_Hot):
         self.graph = self.output = self.buffers = None
         self.baked = NOTHING
         self.launch = _not_bound
+
+    def tick(self) -> None:
+        """It was used now; the lock is held."""
+        books = self.manager
+        books.clock = self.last_used = books.clock + 1
+        self.counted = self.hits
 
     def lease(self) -> Lease:
         """The right to replay this entry and to read its output, for a ``with`` block.

@@ -415,6 +415,7 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             leasing.end_call(entry, thread)
         if self.ticks:
             books.clock = entry.last_used = books.clock + 1
+            entry.counted = entry.hits
         self.release_lock()
     except BaseException as error:
         try:

@@ -140,6 +140,7 @@ def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
         transaction.commit()
         with books.gate.lock:
             record.admission.captured(descriptor)
+            entry.counted = entry.hits
             entry.last_used = books.clock  # before its first replay it is no older than the others
         return entry
     except GateBusy:

@@ -239,6 +239,8 @@ def launch_in_turn(entry: Entry, thread: int, lease: Lease) -> None:
         launching = False
         with gate.lock:
             entry.hits += 1
+            if entry.component.allows_lazy:
+                entry.tick()
             lease.launched()
             end_turn(entry, thread)
     except BaseException as error:

@@ -204,7 +204,7 @@ class GraphManager:
 
         Raises:
             IllegalTransition: the manager is not PREPARED: nothing prepared yet, or serving already.
-            CaptureFailed: the device was lost in a capture or a run.
+            CaptureFailed: the device was lost in a capture or a run; or of none of the graphs could the static inputs be made.
             Exception: what the device raised elsewhere; if it is lost, the manager is POISONED in any case.
             ConfigError: ``thorough`` is neither True nor False.
         """

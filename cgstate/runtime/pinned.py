@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgstate.backends.base import Backend
 from cgstate.errors import ConfigError, StaleBinding
@@ -21,6 +21,29 @@ if TYPE_CHECKING:
     from cgstate.runtime.record import AnyRoutine, ComponentRecord
 
 
+class Layout(NamedTuple):
+    """How the elements of a tensor lie behind its address, and of what kind they are."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: object
+
+    @classmethod
+    def of(cls, tensor: Any) -> Layout:
+        """Of a tensor, of whichever backend's."""
+        return cls(tensor.shape, tensor.stride(), tensor.dtype)
+
+    def says(self, other: Layout) -> bool:
+        """Whether the same elements are in the same places; where there is one element, its distance to the next means nothing."""
+        return self == other or (self.shape, self._steps(), self.dtype) == (other.shape, other._steps(), other.dtype)
+
+    def _steps(self) -> list[int]:
+        return [stride for size, stride in zip(self.shape, self.strides, strict=True) if size != 1]
+
+    def __str__(self) -> str:
+        return f"shape {tuple(self.shape)}, strides {self.strides} and {self.dtype}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Pin:
     """One baked address.
@@ -29,7 +52,7 @@ class Pin:
         name: What refusals call it.
         source: The tensor, or a function that returns the tensor that is in a place now.
         address: Where it was when the graph was captured, bytes.
-        shape: The shape that it had then.
+        layout: How its elements lay then.
         storage: Keeps the memory that was there, also when the tensor is given other memory in place: so nothing else can come to
             lie at that address, and equal addresses are the same memory.
     """
@@ -37,7 +60,7 @@ class Pin:
     name: str
     source: object
     address: int
-    shape: tuple[int, ...]
+    layout: Layout
     storage: object
 
     def problem(self, backend: Backend) -> str:
@@ -106,7 +129,7 @@ class Baking:
     def _pin(self, name: str, source: object) -> Pin:
         tensor = _tensor(source)
         address = self._backend.address(tensor)
-        return Pin(name, source, address, _shape(tensor), self._backend.storage(tensor))
+        return Pin(name, source, address, Layout.of(tensor), self._backend.storage(tensor))
 
     def finish(self) -> Baked:
         """What was baked in, once the recording is made.
@@ -170,22 +193,18 @@ def _look_and_copy(
     """Compare the call's pinned inputs with what the graph has baked in, then copy the others.
 
     Raises:
-        StaleBinding: one of them lies elsewhere, or has another shape. Nothing was changed or launched.
+        StaleBinding: one of them lies elsewhere, or is another view of what is there. Nothing was changed or launched.
         ConfigError: one of them is no tensor.
     """
     entry = record.entries[descriptor]
     check(entry)
     for position, pin in zip(routine.pinned, entry.baked.pins, strict=True):
         given = args[position] if position < len(args) else None
-        place, shape = record.manager.backend.address(given), _shape(given)
-        if (place, shape) != (pin.address, pin.shape):
-            needs = f"{pin.name} at {pin.address:#x} of shape {pin.shape}; given is one at {place:#x} of shape {shape}"
+        place, layout = record.manager.backend.address(given), Layout.of(given)
+        if place != pin.address or not layout.says(pin.layout):
+            needs = f"{pin.name} at {pin.address:#x}, of {pin.layout}; given is one at {place:#x}, of {layout}"
             raise StaleBinding("entry", entry.name, entry.state, "replay", needs)
     routine.copy_runtime_inputs(descriptor, buffers, *args, **kwargs)
-
-
-def _shape(tensor: object) -> tuple[int, ...]:
-    return tuple(getattr(tensor, "shape", ()))
 
 
 def _nothing_made(warmup: bool) -> Callable[[], object]:

@@ -10,7 +10,6 @@ for a victim that the device still replays: it is retired, and its place is free
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from cgstate.lifecycle.states import EntryState, PoolKind
@@ -92,7 +91,11 @@ def shrink(books: Books) -> int:
         evicted += len(chosen)
 
 
-_age = attrgetter("last_used")
+def _age(entry: Entry) -> int:
+    """When it was used last. `Entry.replay` does not tell, so replays since then count as made now; the lock is held."""
+    if entry.hits != entry.counted:
+        entry.tick()
+    return entry.last_used
 
 
 def _victims(entries: Iterable[Entry]) -> list[Entry]:

@@ -78,6 +78,11 @@ class Transaction:
         """Whether it only measures: nothing of it is bound, and no failure remembered."""
         return self.kind is TransactionKind.profile
 
+    @property
+    def teaches(self) -> bool:
+        """Whether the budget remembers what its captures took."""
+        return True
+
     # -- capture ------------------------------------------------------------------------------------------------------
 
     def capture(

@@ -143,6 +143,23 @@ class TestExplicit:
         bench.manager.capture_and_bind()
         bench.answers()
 
+    def test_a_profile_of_a_callers_work_teaches_nothing(self) -> None:
+        bench = Bench(budget_bytes=100 * KIB).prepared()
+
+        def capture(size: int) -> None:
+            with bench.manager.transaction() as transaction:
+                transaction.capture(bench.manager.entry("own", 1), lambda warmup: lambda: bench.device.zeros(size * KIB // 8))
+
+        capture(10)
+        bench.manager.release()
+        known = len(bench.books.budget)
+        with bench.manager.profile() as profile:
+            capture(200)
+        assert profile.estimate.lower > 200 * KIB
+        assert len(bench.books.budget) == known
+        capture(10)
+        bench.manager.entry("own", 1).replay()
+
     def test_a_low_level_capture_is_refused_in_the_same_way(self) -> None:
         bench = Bench(budget_bytes=100 * KIB)
         entry = bench.manager.entry("low", 1)

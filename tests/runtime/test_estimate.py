@@ -263,6 +263,36 @@ def test_driver_memory_and_lazy_headroom_are_figures_apart() -> None:
     assert estimate.upper == sample.pool_bytes + sample.buffer_bytes
 
 
+@pytest.mark.parametrize("name", ["mlp", "a mixture"])
+def test_what_the_driver_has_kept_is_told_again(name: str) -> None:
+    manager = manager_of(*NAMED[name], check=False)
+    backend = manager.backend
+    assert isinstance(backend, SimBackend)
+    first = manager.profile_memory()
+    assert manager.profile_memory().driver == first.driver > 0
+    manager.capture_and_bind()
+    assert backend.sim.memory.driver_bytes == first.driver
+    manager.release()
+    assert manager.profile_memory().driver == first.driver
+    with manager.profile() as profile, manager.transaction() as transaction:
+        transaction.capture(manager.entry("own", 1), lambda warmup: lambda: backend.sim.zeros(1))
+    assert profile.estimate.driver == first.driver // first.graphs
+
+
+def test_what_another_process_took_is_not_told_again() -> None:
+    bench = Bench().prepared()
+    memory = bench.device.memory
+
+    def take(*capture: object) -> None:
+        memory.foreign_bytes += 100 * 1024
+
+    bench.routine.body = take
+    assert bench.manager.profile_memory().driver > 100 * 1024
+    bench.routine.cure()
+    memory.foreign_bytes = 0
+    assert bench.manager.profile_memory().driver < 1024
+
+
 def headroom(bench: Bench) -> tuple[int, tuple[str, ...]]:
     estimate = bench.prepared().manager.profile_memory()
     return estimate.lazy, estimate.lazy_untold

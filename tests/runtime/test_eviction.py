@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import ExitStack
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import cgstate
 from cgstate.backends.sim import SimConfig, SimTensor
+from cgstate.runtime.vote import Ballot
 from tests.runtime.helpers import WIDTH, Model, counts
 
 LAZY = cgstate.CaptureMode.PRECAPTURE_LAZY
@@ -16,9 +18,11 @@ RULES = [SimConfig(), SimConfig(clear_workspaces_on_destroy=True)]
 RULE_NAMES = ["explicit clear", "clear on destroy"]
 
 
-def thrash(model: Model, extra: int = 2, **keys: Any) -> tuple[cgstate.GraphManager, cgstate.Component[..., SimTensor]]:
+def thrash(
+    model: Model, extra: int = 2, *, collective: bool = False, **keys: Any
+) -> tuple[cgstate.GraphManager, cgstate.Component[..., SimTensor]]:
     """A component with two startup graphs and room for ``extra`` lazy ones, each evictable alone."""
-    net = model.component("net", (1, 2), sizes=(1, 2, 3, 4, 5, 6), capture_mode=LAZY)
+    net = model.component("net", (1, 2), sizes=(1, 2, 3, 4, 5, 6), capture_mode=LAZY, collective=collective)
     return model.serving(net, config={"net": {"max_extra_graphs": extra, "isolation": "per_entry"}}, **keys), net
 
 
@@ -218,6 +222,40 @@ class TestCapacity:
         assert net.available_descriptors == {1, 2, 3, 5}
         assert manager.stats().components["net"].evictions == 1
 
+    @pytest.mark.parametrize("how", ["replay", "lease"])
+    def test_replays_by_hand_are_use(self, how: str) -> None:
+        model = Model()
+        manager, net = thrash(model, check=False)  # so that replays are sealed
+        for size in (3, 4):
+            ask(model, net, size)
+        entry = manager.entry("net", 3)
+        if how == "replay":
+            for _ in range(3):
+                entry.replay()
+        else:
+            with entry.lease() as lease:
+                lease.replay()
+        model.dev.synchronize()
+        ask(model, net, 5)
+        manager.memory()
+        assert net.available_descriptors == {1, 2, 3}
+        ask(model, net, 5)  # in its place, and 3 is the older one again
+        ask(model, net, 6)
+        manager.memory()
+        assert net.available_descriptors == {1, 2, 5}
+
+    def test_a_leased_replay_tells_when_it_was(self) -> None:
+        model = Model()
+        manager, net = thrash(model)
+        for size in (3, 4):
+            ask(model, net, size)
+        with manager.entry("net", 4).lease() as lease:
+            lease.replay()
+        ask(model, net, 3)
+        ask(model, net, 5)
+        manager.memory()
+        assert net.available_descriptors == {1, 2, 3}
+
     def test_startup_entries_are_no_victims(self) -> None:
         model = Model()
         manager, net = thrash(model, extra=1)
@@ -278,6 +316,22 @@ class TestCapacity:
             ask(model, net, 4)
             assert counts(manager) == {"capacity": 1}
             assert 3 in net.available_descriptors
+
+    def test_a_victim_that_comes_into_use_meanwhile_stays(self) -> None:
+        class Vote:
+            def agree(self, ballot: Ballot, component: str, descriptor: Hashable) -> bool:
+                if ballot is Ballot.evict:
+                    leases.enter_context(manager.entry(component, descriptor).lease())
+                return True
+
+        model, leases = Model(), ExitStack()
+        manager, net = thrash(model, extra=1, vote=Vote(), collective=True)
+        ask(model, net, 3)
+        with leases:
+            ask(model, net, 4)
+            assert counts(manager) == {"capacity": 1}
+            assert 3 in net.available_descriptors
+        assert manager.stats().components["net"].evictions == 0
 
     @pytest.mark.parametrize("isolation", ["shared", "per_component"])
     def test_without_isolation_a_miss_at_capacity_is_eager_and_evicts_nobody(self, isolation: str) -> None:

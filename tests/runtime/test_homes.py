@@ -273,6 +273,26 @@ def test_a_budget_forgets_what_graphs_took_with_a_workspace_each(model: Model) -
     manager.close()
 
 
+def test_a_budget_forgets_it_of_graphs_that_were_not_captured_since(model: Model) -> None:
+    manager = model.manager(isolation="per_entry")
+    model.bind(manager, "one")
+    full = manager.memory().total
+    model.bind(manager, "another")
+    for name in ("one", "another"):
+        manager.evict(name)
+    manager.reclaim(flush=True)
+    engine = Engine(model.dev)
+    engine.capture()
+    model.bind(manager, "one")  # from here on a workspace is there, and stays
+    manager.evict("one")
+    manager.reclaim(flush=True)
+    manager.set_budget(full)
+    model.bind(manager, "another")
+    assert manager.memory().total <= full
+    engine.check()
+    manager.close()
+
+
 @pytest.mark.parametrize(
     ("call", "nth"),
     [("has_foreign_graphs", 1), *((call, nth) for call in ("new_pool", "new_stream", "prime_workspaces") for nth in (1, 2, 3))],

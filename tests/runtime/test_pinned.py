@@ -486,6 +486,30 @@ class TestInputs:
         assert net(kv, x).tolist() == right
         assert counts_of(manager) == {}
 
+    @pytest.mark.parametrize("size", [3, 4])
+    def test_other_strides_are_refused(self, model: Model, size: int) -> None:
+        kv = model.dev.rand(WIDTH, WIDTH)
+        routine = bucketed(kernels.matmul, lambda n: (model.dev.zeros(n, WIDTH), kv), pinned=[1])
+        net = cgstate.Component("net", routine, [4])
+        manager = model.serving(net)
+        x = model.input(size)
+        with refused(manager.entry("net", 4), "strides (1, 4)", "strides (4, 1)"):
+            net(x, kv.t())
+        assert net(x, kv.t().t()).tolist() == kernels.matmul(x, kv).tolist()
+
+    def test_torch_tensors_in_another_view_are_refused(self, model: Model) -> None:
+        torch = pytest.importorskip("torch")
+        kv, line = torch.rand(4, 4), torch.rand(1, 4)
+        routine = cgstate.BucketedRoutine(lambda x, kv, line: x @ kv + line, lambda n: (torch.zeros(n, 4), kv, line), pinned=[1, 2])
+        net = cgstate.Component("net", routine, [4])
+        manager = model.serving(net)
+        x = torch.rand(4, 4)
+        for other, word in ((kv.t(), "strides (1, 4)"), (kv.view(torch.int32), "torch.int32"), (kv[:2], "shape (2, 4)")):
+            with refused(manager.entry("net", 4), "input 1", word):
+                net(x, other, line)
+        same = line.as_strided((1, 4), (1, 1))  # one row: how far it is to the next is nothing
+        assert torch.equal(net(x, kv, same), x @ kv + line)
+
     def test_what_is_not_covered_is_eager_with_any_tensor(self, model: Model) -> None:
         net, kv = self.cache(model)
         model.serving(net)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cgstate import CaptureMode, IllegalTransition, ManagerState
+from cgstate import CaptureFailed, CaptureMode, FailureKind, IllegalTransition, ManagerState
 from cgstate.backends.sim import SimTensor
 from tests.runtime.failing import Bench, Toy
 
@@ -116,6 +116,30 @@ def test_what_cannot_be_captured_goes_into_the_estimate_and_marks_nothing() -> N
     assert bench.states() == states
     assert bench.manager.stats().components["toy"].failures == {}
     assert len(bench.books.negative) == 0
+    bench.manager.capture_and_bind()
+
+
+def test_without_any_static_inputs_there_is_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench("a", "b").prepared()
+    states, before = bench.states(), bench.footprint()
+
+    def unable(routine: Toy, descriptor: int) -> SimTensor:
+        cells = routine.device.zeros(descriptor)
+        raise ValueError(f"not {cells.shape}")
+
+    monkeypatch.setattr(Toy, "allocate_buffers", unable)
+    with pytest.raises(CaptureFailed) as failed:
+        bench.manager.profile_memory()
+    assert (failed.value.kind, failed.value.component, failed.value.descriptor) == (FailureKind.USER, "a", 16)
+    assert isinstance(failed.value.__cause__, ValueError)
+    assert (bench.states(), bench.footprint()) == (states, before)
+    assert len(bench.books.negative) == 0
+    bench.quiet()
+    monkeypatch.undo()
+    bench.routines["a"].fail("allocate_buffers", ValueError("just this one"))
+    estimate = bench.manager.profile_memory()
+    assert (estimate.trusted, estimate.graphs) == (False, 6)
+    assert bench.manager.profile_memory().trusted
     bench.manager.capture_and_bind()
 
 

@@ -47,7 +47,7 @@ def books_of(bench: Bench) -> dict[str, Any]:
 def test_captures_are_measured_and_leave_nothing(isolation: str) -> None:
     bench = Bench(isolation=isolation).prepared()
     x = bench.device.zeros(2, 4)
-    known = bench.manager.entry("own", 0)
+    known = bench.manager.entry("own", 0, dependencies=["weights"])
     before, footprint = books_of(bench), bench.backend.footprint()
     with bench.manager.profile() as profile:
         assert bench.states()["manager"] == "PROFILING"
@@ -55,7 +55,7 @@ def test_captures_are_measured_and_leave_nothing(isolation: str) -> None:
             transaction.capture(known, make(bench, x))
             transaction.capture(bench.manager.entry("own", 1), make(bench, x, 3000))
         with bench.manager.transaction() as transaction:
-            transaction.capture(bench.manager.entry("made inside", 2, dependencies=["kv"]), make(bench, x))
+            transaction.capture(bench.manager.entry("made inside", 2, dependencies=["kv", "weights"]), make(bench, x))
             transaction.commit()
         assert bench.manager.memory().total > 0
     assert books_of(bench) == before
@@ -266,6 +266,17 @@ class TestRefused:
         with bench.manager.profile() as profile, pytest.raises(IllegalTransition):
             _ = profile.estimate
         assert profile.estimate.upper == 0
+
+    def test_a_pool_after_the_end(self) -> None:
+        bench = Bench().prepared()
+        with bench.manager.profile() as profile:
+            profile.pool_id()
+        before, footprint = books_of(bench), bench.backend.footprint()
+        with pytest.raises(IllegalTransition, match="the profile has not ended"):
+            profile.pool_id()
+        with bench.manager.profile(), pytest.raises(IllegalTransition):  # another one
+            profile.pool_id()
+        assert (books_of(bench), bench.backend.footprint()) == (before, footprint)
 
     def test_after_a_commit_of_the_same_transaction(self) -> None:
         bench = Bench().prepared()

@@ -277,6 +277,46 @@ class TestDraining:
         manager.suspend("kv")
         assert all(mark.done() for mark in marks)
 
+    def test_it_waits_for_what_an_eager_call_has_left_to_the_device(self, model: Model) -> None:
+        net = model.component(dependencies=("kv",))
+        manager = model.serving(net)
+        stream = model.dev.new_stream()
+        model.dev.synchronize()
+        with model.dev.on_stream(stream):
+            net(model.input(9))
+        mark = stream.record()
+        assert not mark.done()
+        manager.suspend("kv")
+        assert mark.done()
+
+    def test_it_waits_for_an_open_capture(self, model: Model) -> None:
+        net = model.component(dependencies=("kv",))
+        manager, other = model.serving(net), model.manager()
+        inside, go, over = threading.Event(), threading.Event(), threading.Event()
+        static = model.dev.zeros(4, WIDTH)
+
+        def work() -> SimTensor:
+            output = model.net(static)
+            if model.backend.capturing():
+                inside.set()
+                reached(go)
+                over.set()
+            return output
+
+        def capture() -> None:
+            with other.transaction() as transaction:
+                transaction.capture(other.entry("own", 1), lambda warmup: work)
+
+        def suspend() -> None:
+            reached(inside)
+            threading.Timer(0.05, go.set).start()
+            manager.suspend("kv")
+            assert over.is_set()
+
+        with running(capture, suspend):
+            pass
+        assert other.entry("own", 1).state == "BOUND"
+
     def test_what_a_call_in_progress_calls_itself_is_still_answered(self, model: Model) -> None:
         inner = model.component("inner", dependencies=("kv",))
         inside, draining = threading.Event(), threading.Event()

@@ -91,6 +91,10 @@ class SimTensor:
         """The device's one element type."""
         return "float64"
 
+    def stride(self) -> Shape:
+        """Cells between neighbours, by dimension."""
+        return self._strides or contiguous_strides(self.shape)
+
     def numel(self) -> int:
         """How many elements."""
         return self.target[1]
@@ -108,13 +112,13 @@ class SimTensor:
         shape = (*self.shape[:dim], length, *self.shape[dim + 1 :])
         if dim == 0 and self._strides is None:
             return SimTensor(self.storage, self._offset + start * prod(shape[1:]), shape)
-        strides = self._strides or contiguous_strides(self.shape)
+        strides = self.stride()
         return SimTensor(self.storage, self._offset + start * strides[dim], shape, strides)
 
     def t(self) -> SimTensor:
         """The transpose of a matrix; shares memory."""
         rows, columns = self.shape
-        down, across = self._strides or contiguous_strides(self.shape)
+        down, across = self.stride()
         return SimTensor(self.storage, self._offset, (columns, rows), (across, down))
 
     def reshape(self, *shape: int) -> SimTensor:

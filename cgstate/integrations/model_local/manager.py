@@ -182,7 +182,7 @@ class ModelLocalCUDAGraphManager:
 
         Raises:
             IllegalTransition: not prepared, or bound already.
-            CaptureFailed: the device was lost.
+            CaptureFailed: the device was lost, or of none of the graphs could the static inputs be made.
         """
         with _inference():
             estimate = self._estimate = self._graphs.profile_memory()

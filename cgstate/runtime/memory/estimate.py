@@ -44,8 +44,8 @@ class MemoryEstimate:
             and ``buffers`` (static inputs).
         samples: What was captured to know.
         graphs: How many graphs will be captured; the estimate is zero only if none.
-        driver: Bytes that the driver is likely to take beside the allocator, more than it has kept from graphs before (fact P8); in
-            neither bound.
+        driver: Bytes that the driver is likely to hold for them beside the allocator, some of which it may have kept from graphs
+            before (fact P8); in neither bound.
         lazy: Bytes that ``max_extra_graphs`` may add later, each like the largest sample of its component; in neither bound.
         lazy_untold: Ids of the components that ``lazy`` leaves out, as that cannot be told of them: no sample, or no limit.
         seconds: How long profiling took.

@@ -142,7 +142,7 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord], *, thorough
 
     Raises:
         IllegalTransition: the manager is not PREPARED.
-        CaptureFailed: the device was lost in a capture or a run.
+        CaptureFailed: the device was lost in a capture or a run; or of none of the graphs could the static inputs be made.
         Exception: what the device raised elsewhere.
     """
     with profiling(books, shut=True) as profile:
@@ -167,7 +167,7 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord], *, thorough
             parts={"pools": lower - workspaces, "workspaces": workspaces, "buffers": buffers},
             samples=(*profile.samples, *failed),
             graphs=len(graphs),
-            driver=profile.driver_bytes * len(graphs),
+            driver=profile.driver_bytes() * len(graphs),
             lazy=lazy,
             seconds=profile.seconds,
             distrust=(*profile.distrust(), *unmade),
@@ -451,9 +451,14 @@ def _doubt(profile: Profile, graph: Planned, error: Exception) -> None:
 
 
 def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Sample]) -> tuple[list[Planned], int]:
-    """The startup graphs, and the bytes of all their static inputs: made once each, counted together, and dropped."""
+    """The startup graphs, and the bytes of all their static inputs: made once each, counted together, and dropped.
+
+    Raises:
+        CaptureFailed: there are graphs, and of none of them could the static inputs be made; the first error is the cause.
+    """
     backend = books.backend
     graphs, made = list[Planned](), list[Statics]()
+    nothing: CaptureFailed | None = None
     undo = UndoLog()
     try:
         backend.keep_generator(undo)
@@ -463,13 +468,19 @@ def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Samp
                 try:
                     with backend.allocating_mode():
                         made.append(statics_of(record, descriptor))
+                    nothing = None
                     size, runs = static_bytes(backend, made[-1:]), backend.serves_unrecorded(made[-1].buffers)
                 except Exception as error:
                     books.notice(error)
                     if books.lost:
                         raise
+                    if not failed and not made:
+                        nothing = CaptureFailed(books.kind_of(error), record.component_id, descriptor)
+                        nothing.__cause__ = error
                     failed.append(Sample(record.component_id, repr(descriptor), 0, 0, 0, 0, 0.0, True, describe(error)))
                 graphs.append(Planned(record, descriptor, size, runs))
+        if nothing is not None:
+            raise nothing
         total = static_bytes(backend, made)
         made.clear()
         undo.succeed()

@@ -94,6 +94,11 @@ class ProfileTransaction(Transaction):
         self._profile = profile
         self.kept: list[object] = []
 
+    @property
+    def teaches(self) -> bool:
+        """As of the profile."""
+        return self._profile.teaches
+
     def resolve(self, entry: Entry) -> Entry:
         """The stand-in of ``entry``."""
         if entry.domain.kind is PoolKind.throwaway:
@@ -178,6 +183,8 @@ class Profile:
         measured: Every capture so far.
         doubts: What else speaks against an estimate.
         rehearsed: How many graphs were run without being recorded.
+        teaches: Whether the budget remembers what its captures took: only routines record the same later, a caller may profile
+            anything under a name.
     """
 
     __slots__ = (
@@ -191,6 +198,7 @@ class Profile:
         "doubts",
         "measured",
         "rehearsed",
+        "teaches",
         "thread",
     )
 
@@ -202,6 +210,7 @@ class Profile:
         self.rehearsed = 0
         self._domains: dict[Domain, Domain] = {}
         self._transactions: list[ProfileTransaction] = []
+        self.teaches = shut
         self._open = shut  # a signal handler must not capture between the captures of an estimate
         self._taken: list[int] = []
         self._started = books.sync.now_ns()
@@ -310,9 +319,14 @@ class Profile:
 
         For graphs of the host engine's that will share their pool with ours: what they leave free there serves ours, in the profile
         as later. They have to be gone when the profile ends.
+
+        Raises:
+            IllegalTransition: the profile has ended.
         """
         books = self.books
         with books.gate.lock:
+            if books.profile is not self:
+                raise books.refuse("pool_id", "the profile has not ended")
             production = books.domains.get(()) or books.new_domain((), "shared", PoolKind.shared)
         domain = self.domain(production)
         with books.gate.lock:
@@ -363,10 +377,16 @@ class Profile:
         unit = self.books.backend.mebibyte
         return -GIVEN_BACK * unit <= taken <= most * unit
 
-    @property
     def driver_bytes(self) -> int:
-        """What one graph takes outside the allocator: the middle of all but the first, which meets every library as the first."""
-        return max(0, int(median(self._taken[1:] or self._taken or [0])))
+        """What one graph takes outside the allocator: the middle of all but the first, which meets every library as the first.
+
+        Never less than earlier profiles saw: a later graph may get what the driver has kept of theirs (fact P8). More than a
+        graph takes was another process's, or a library's, and is not remembered.
+        """
+        books, middle = self.books, int(median(self._taken[1:] or self._taken or [0]))
+        if middle <= LATER_USE * books.backend.mebibyte:
+            books.driver_bytes = max(books.driver_bytes, middle)
+        return max(books.driver_bytes, middle)
 
     @property
     def seconds(self) -> float:
@@ -407,7 +427,7 @@ class Profile:
             parts={"pools": pools - workspaces, "workspaces": workspaces, "buffers": buffers},
             samples=self.samples,
             graphs=len(captured),
-            driver=self.driver_bytes * len(captured),
+            driver=self.driver_bytes() * len(captured),
             lazy=0,
             seconds=self.seconds,
             distrust=self.distrust(),
