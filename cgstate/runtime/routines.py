@@ -44,7 +44,7 @@ def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRouti
 
     def make(warmup: bool) -> Callable[[], object]:
         routine.prepare_for_capture(descriptor, entry.buffers)
-        return _work(entry.component, descriptor, entry.buffers, warmup=warmup)
+        return _work(entry.component, descriptor, lambda: entry.buffers, warmup=warmup)
 
     def after() -> None:
         if entry.buffers is not None:
@@ -60,14 +60,17 @@ def capture_by_routine(transaction: Transaction, entry: Entry, routine: AnyRouti
     )
 
 
-def _work(record: ComponentRecord, descriptor: Hashable, buffers: object, *, warmup: bool) -> Callable[[], object]:
-    """The routine's work on its buffers; while warming up, its output is looked at before anything is recorded."""
+def _work(record: ComponentRecord, descriptor: Hashable, buffers: Callable[[], object], *, warmup: bool) -> Callable[[], object]:
+    """The routine's work on its buffers; while warming up, its output is looked at before anything is recorded.
+
+    ``buffers`` are asked for each time: what the work raises must not keep them alive.
+    """
     routine, tensor = record.routine, record.manager.backend.tensor
     assert routine is not None
     tensors = (tensor, getattr(sys.modules.get("torch"), "Tensor", tensor))  # the simulator runs both kinds
 
     def work() -> object:
-        return routine.forward_for_capture(descriptor, buffers)
+        return routine.forward_for_capture(descriptor, buffers())
 
     def checked(output: object) -> object:
         kind = hiding(output, tensors)
@@ -104,7 +107,7 @@ def rehearse_by_routine(attempt: Attempt, record: ComponentRecord, descriptor: H
 
     def make(warmup: bool) -> Callable[[], object]:
         routine.prepare_for_capture(descriptor, buffers)
-        return _work(record, descriptor, buffers, warmup=warmup)
+        return _work(record, descriptor, lambda: buffers, warmup=warmup)
 
     after = UndoLog()
     if buffers is not None:
