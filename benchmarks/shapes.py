@@ -13,6 +13,14 @@ Call = Callable[[Any], Any]
 Example = Callable[[int], tuple[Any, ...]]
 
 
+class Captured(BucketedRoutine[..., Any]):
+    """Is captured and never called, so that a size may stand for any shape."""
+
+    def allocate_buffers(self, descriptor: int) -> tuple[Any, ...]:
+        """As `Routine.allocate_buffers`."""
+        return self.example(descriptor)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One component of a shape.
@@ -31,7 +39,7 @@ class Part:
         """A component; ``order`` is the order of capture, None: largest first."""
         rank = None if order is None else {size: -place for place, size in enumerate(order)}
         key = None if rank is None else rank.__getitem__
-        return Component(name, BucketedRoutine(self.call, self.example), self.sizes, capture_order_key=key)
+        return Component(name, Captured(self.call, self.example), self.sizes, capture_order_key=key)
 
 
 @dataclass(frozen=True, slots=True)
