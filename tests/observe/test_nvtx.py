@@ -36,14 +36,15 @@ def test_a_capture_is_a_range_and_its_replays_are_nothing() -> None:
     with model.manager(observer=Marker(timeline)) as manager:
         ((entry, _),) = model.bind(manager, "low")
         assert timeline.ranges == ["cgstate capture low[2]"]
-        assert timeline.marks == ["cgstate bind low[2]"]
+        flushed = "cgstate flushed 2048 bytes " + manager._books.name
+        assert timeline.marks == ["cgstate bind low[2]", flushed]
         for _ in range(5):
             entry.replay()
-        assert len(timeline.marks) == 1
+        assert len(timeline.marks) == 2
         manager.evict("low")
         manager.reclaim(flush=True)
-    assert timeline.marks[1:3] == ["cgstate evict low[2]", "cgstate reclaim low[2]"]
-    assert any(mark.startswith("cgstate flushed ") for mark in timeline.marks)
+    assert timeline.marks[2:4] == ["cgstate evict low[2]", "cgstate reclaim low[2]"]
+    assert any(mark.startswith("cgstate flushed ") for mark in timeline.marks[4:])
     assert timeline.open == {}
 
 

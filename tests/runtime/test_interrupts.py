@@ -176,7 +176,9 @@ def sweep(make: Callable[[], Bench], act: Callable[[Bench], object], *, every: i
             if not interrupted(interrupter, lambda bench=bench: act(bench)):  # type: ignore[misc]  # mypy cannot infer it
                 gc.collect()  # it may have closed a generator of the bench before, and what is raised there goes nowhere
                 bench, interrupter = make(), Interrupter(number)
-                assert interrupted(interrupter, lambda bench=bench: act(bench)), "the interrupt was swallowed"  # type: ignore[misc]
+                came = interrupted(interrupter, lambda bench=bench: act(bench))  # type: ignore[misc]
+                # The first run of a function may come by a place or two more than later ones: the last place is not reached then.
+                assert came or number - 2 <= len(interrupter.places) < number, "the interrupt was swallowed"
             bench.in_order()
             bench.goes_on()
         except BaseException as error:
