@@ -133,7 +133,7 @@ class BudgetExceeded(CGStateError):
     """A graph does not fit the manager's byte budget. The cause of a `CaptureFailed` of kind BUDGET.
 
     Attributes:
-        entity: The entry's name, e.g. ``decoder[64]``.
+        entity: The entry's name, e.g. ``decoder[64]``; or what set of graphs, where an estimate said that it would not fit.
         need: Bytes that the graph took, or is known to take at least.
         have: Bytes that are held without it.
         budget: Bytes that may be held.

@@ -44,11 +44,13 @@ class Budget:
         remembered: How many costs are kept, the oldest forgotten first.
     """
 
-    __slots__ = ("_books", "_costs", "limit", "remembered")
+    __slots__ = ("_books", "_costs", "_sharing", "limit", "remembered")
 
     def __init__(self, books: Books, limit: int | None, remembered: int) -> None:
         self._books = books
         self._costs: OrderedDict[tuple[str, Hashable], Cost] = OrderedDict()
+        self._sharing: set[str] = set()
+        """Components of which graphs were seen that share static inputs: who has them first does not say who has them later."""
         self.limit = limit
         self.remembered = remembered
 
@@ -89,7 +91,12 @@ class Budget:
         known = self._costs.pop(key, None)
         if not alone or entry.pool.kind is PoolKind.foreign:
             grown = known.pool if known is not None else 0
-        self._costs[key] = Cost(grown, 0 if self.limit is None else self._alone(entry))
+        buffers = 0
+        if self.limit is not None:
+            buffers = self._alone(entry)
+            if buffers < static_bytes(self._books.backend, [entry.statics]):
+                self._sharing.add(entry.component.component_id)
+        self._costs[key] = Cost(grown, buffers)
         while len(self._costs) > self.remembered:
             self._costs.popitem(last=False)
 
@@ -121,7 +128,7 @@ class Budget:
         known = self._costs.get((name, descriptor))
         costs = [self._costs[name, other] for other in below if (name, other) in self._costs] if known is None else [known]
         pool = max((cost.pool for cost in costs), default=0) if self._meets_empty_pool(record, descriptor) else 0
-        return pool + max((cost.buffers for cost in costs), default=0)
+        return pool + (0 if name in self._sharing else max((cost.buffers for cost in costs), default=0))
 
     @staticmethod
     def _meets_empty_pool(record: ComponentRecord, descriptor: Hashable) -> bool:
@@ -145,7 +152,16 @@ class Budget:
             BudgetExceeded: it does not fit.
         """
         if self.limit is not None:
-            self._refuse(entry, self.need(entry.component, entry.descriptor, below), self.held())
+            self._refuse(entry.name, self.need(entry.component, entry.descriptor, below), self.held())
+
+    def foresee_all(self, graphs: int, need: int) -> None:
+        """Refuse a set of captures that takes ``need`` bytes at least, before the first begins. The lock is held.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+        """
+        if self.limit is not None:
+            self._refuse(f"the set of {graphs} graphs", need, self.held())
 
     def inspect(self, entry: Entry) -> None:
         """Refuse a recording that was just made, by what it really took; the capture gate is held, the lock is not.
@@ -161,11 +177,11 @@ class Budget:
             grown = pool.owed() - before
             if both + grown > self.limit:
                 self.note(entry, grown, alone=not before)
-            self._refuse(entry, both - have + grown, have)
+            self._refuse(entry.name, both - have + grown, have)
 
-    def _refuse(self, entry: Entry, need: int, have: int) -> None:
+    def _refuse(self, entity: str, need: int, have: int) -> None:
         if self.limit is not None and have + need > self.limit:
-            raise BudgetExceeded(entry.name, need, have, self.limit)
+            raise BudgetExceeded(entity, need, have, self.limit)
 
 
 def parse_budget(budget_bytes: object) -> int | None:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cgstate.errors import CaptureActive, InvariantViolation, describe
-from cgstate.lifecycle.states import ManagerState
+from cgstate.errors import BudgetExceeded, CaptureActive, CaptureFailed, InvariantViolation, describe
+from cgstate.lifecycle.states import FailureKind, ManagerState
 from cgstate.runtime import memory, residency
 from cgstate.runtime.memory import Comparison, MemoryEstimate, MemoryReport
 from cgstate.runtime.progress import track
@@ -53,7 +53,7 @@ def capture_and_bind(books: Books, estimate: MemoryEstimate | None, *, progress:
     """See `GraphManager.capture_and_bind`; ``estimate``: the last one."""
     started = books.sync.now_ns()
     with transaction(books) as capturing:
-        bound = _capture_all(capturing, progress)
+        bound = _capture_all(capturing, estimate, progress)
     seconds = (books.sync.now_ns() - started) / 1e9
     if not capturing.committed:
         bound.clear()  # in a profile
@@ -64,8 +64,12 @@ def capture_and_bind(books: Books, estimate: MemoryEstimate | None, *, progress:
     return report
 
 
-def _capture_all(capturing: Transaction, progress: bool | None) -> Counter[str]:
-    """Capture what is declared and not bound; how many, by component."""
+def _capture_all(capturing: Transaction, estimate: MemoryEstimate | None, progress: bool | None) -> Counter[str]:
+    """Capture what is declared and not bound; how many, by component.
+
+    Raises:
+        CaptureFailed: of kind BUDGET and before anything is captured, if by a trusted estimate of the same graphs they do not fit.
+    """
     books = capturing.books
     bound: Counter[str] = Counter()
     todo: list[Entry] = []
@@ -76,6 +80,12 @@ def _capture_all(capturing: Transaction, progress: bool | None) -> Counter[str]:
                 todo += [record.entry(d) for d in record.startup_order if d not in record.available]
         for entry in todo:
             residency.check_capture(entry)
+        if estimate is not None and estimate.trusted and todo and estimate.graphs == len(todo) and not capturing.profiles:
+            last = todo[-1]
+            try:
+                books.budget.foresee_all(len(todo), estimate.lower)
+            except BudgetExceeded as error:
+                raise CaptureFailed(FailureKind.BUDGET, last.component.component_id, last.descriptor) from error
     for entry in track(todo, "Capturing graphs", show=progress):
         record = entry.component
         assert record.routine is not None

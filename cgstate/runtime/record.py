@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from operator import gt
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cgstate.errors import ConfigError, describe
@@ -146,13 +147,14 @@ class ComponentRecord(_Hot):
     def smaller(self, others: Iterable[Hashable], descriptor: Hashable) -> frozenset[Hashable]:
         """Those of ``others`` that the component's order is known to call smaller; none for low-level entries.
 
-        The order is the user's code, so that the lock is not held.
+        Of tuples those are smaller that are smaller in order, and larger in nothing: (2, 60) may well take more than (3, 1). The
+        order is the user's code, so that the lock is not held.
         """
         key: Callable[[Any], Any] = self.order_key or _itself
 
         def less(other: Hashable) -> bool:
             try:
-                return bool(key(other) < key(descriptor))
+                return bool(key(other) < key(descriptor)) and not _larger_in_some(other, descriptor)
             except Exception:
                 return False  # an order of the declared descriptors need not know those of misses
 
@@ -211,6 +213,13 @@ class ComponentRecord(_Hot):
     def live_hits(self) -> int:
         """Hits on the entries there are now."""
         return sum(entry.hits for entry in self.entries.values())
+
+
+def _larger_in_some(one: Hashable, other: Hashable) -> bool:
+    """Whether one tuple is larger than another in some place, or they are of different lengths."""
+    if not isinstance(one, tuple) or not isinstance(other, tuple):
+        return False
+    return len(one) != len(other) or any(map(gt, one, other))
 
 
 def _itself(descriptor: Any) -> Any:

@@ -130,9 +130,44 @@ class TestExplicit:
         assert bench.states() == states
         bench.quiet()
 
+    @pytest.mark.parametrize("isolation", ISOLATIONS)
+    def test_a_set_that_by_the_estimate_does_not_fit_is_refused_before_anything_is_captured(self, isolation: str) -> None:
+        bench = Bench(isolation=isolation).prepared()
+        estimate = bench.manager.profile_memory(thorough=True)
+        before, states, calls = bench.footprint(), bench.states(), bench.faults.calls["open_capture"]
+        bench.manager.set_budget(estimate.lower - 1)
+        with pytest.raises(CaptureFailed, match=r"the set of 3 graphs") as failed:
+            bench.manager.capture_and_bind()
+        assert (failed.value.kind, bench.faults.calls["open_capture"]) == (FailureKind.BUDGET, calls)
+        assert (bench.footprint(), bench.states()) == (before, states)
+        bench.manager.set_budget(estimate.upper)
+        bench.manager.capture_and_bind()
+        assert held(bench) <= estimate.upper
+        bench.answers()
+
+    def test_static_inputs_that_graphs_share_are_there_for_the_next_one(self) -> None:
+        bench = Bench(descriptors=(4, 64), isolation="per_entry").prepared()
+        whole = bench.device.zeros(64, 64)
+
+        def slices(descriptor: int) -> SimTensor:
+            return whole.narrow(0, 0, descriptor).narrow(1, 0, 4)
+
+        bench.routine.allocate_buffers = slices  # type: ignore[method-assign]
+        bench.manager.capture_and_bind()
+        total = held(bench)
+        bench.manager.release()
+        bench.manager.set_budget(total)
+        bench.manager.capture_and_bind()
+        bench.manager.evict("toy", 64)
+        bench.device.synchronize()
+        bench.manager.reclaim(flush=True)
+        bench.manager.capture_and_bind()
+        assert bound(bench) == {4, 64}
+
     def test_a_profile_is_no_capture_but_says_what_one_takes(self) -> None:
         bench = Bench(isolation="per_entry", budget_bytes=alone(16) - 1).prepared()
         assert bench.manager.profile_memory().lower > alone(16)
+        bench.manager._estimate = None  # which would refuse all of them together
         assert held(bench) == 0
         before = recorded(bench)
         with pytest.raises(CaptureFailed, match=rf"toy\[16\] alone needs {alone(16)} bytes, more than the whole budget") as failed:
@@ -291,6 +326,11 @@ class TestLazy:
         assert recorded(bench) == before
         assert ask(bench, 8) is None, "a smaller one may fit"
 
+    def test_a_pair_that_is_larger_in_one_number_alone_is_no_larger_one(self) -> None:
+        record = lazily(budget=None).books.components["toy"]
+        assert record.smaller([(2, 60), (1, 1), (3, 1), (2,)], (3, 2)) == {(1, 1), (3, 1)}
+        assert record.smaller([2, 5], 4) == {2}
+
     def test_what_is_smaller_is_said_by_the_components_own_order(self) -> None:
         bench = Bench(
             descriptors=(4,),
@@ -411,6 +451,7 @@ class TestSharedPool:
         bench = Bench(descriptors=(16, 32), isolation="shared").prepared()
         bench.routine.body = large({16: 64, 32: 64})
         bench.manager.profile_memory()
+        bench.manager._estimate = None  # which would refuse both together
         whole = bench.books.budget.need(bench.manager.entry("toy", 32).component, 32)
         assert whole > 64 * KIB
         bench.manager.capture_and_bind()
