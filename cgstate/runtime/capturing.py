@@ -237,7 +237,8 @@ class Capture:
         entry, domain = self.entry, self.pool.domain
         if self.charged or not self._books.compact or not domain.compact or domain.adopted:
             return None
-        return FirstBlock(entry.component.blocks, entry.descriptor, may_search=not self._transaction.lazy)
+        record = entry.component
+        return FirstBlock(record.blocks, entry.descriptor, may_search=not self._transaction.lazy and not record.collective)
 
     def inspect(self) -> None:
         """It was recorded: hold it against the budget, do what is always done, and mark the end of its work.

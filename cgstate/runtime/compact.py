@@ -30,7 +30,8 @@ class FirstBlock:
     Attributes:
         known: Bytes of the block by descriptor, as far as it was looked for; 0: none helps.
         descriptor: Of the graph that is captured first.
-        may_search: Whether to look for it where it is not known; a miss must not wait for that.
+        may_search: Whether to look for it where it is not known: a miss must not wait for that, and collective work must not be
+            run as often as one rank finds worth it.
     """
 
     known: dict[Hashable, int]

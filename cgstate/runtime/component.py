@@ -160,7 +160,8 @@ class Component(_Declaration[P, R]):
         tolerance: Largest allowed difference to the unpadded eager call; None where outputs must be equal.
         overlaps_capture: Its calls may run while another thread captures: it draws no random numbers, never synchronises the
             device.
-        collective: It runs collectives, so that ranks have to agree on captures and evictions.
+        collective: It runs collectives, so that ranks have to agree on captures and evictions; an estimate runs the same of its
+            graphs on every rank.
         concurrent_leases: Whether one of its graphs may be leased twice at once.
         inside: Id of the component in whose eager breaks its graphs replay: they share its pool and capture stream, so that they
             use the blocks that its graphs have freed. Nothing of its graphs may be live across a break then.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cgstate
-from cgstate.backends.sim import SimBackend
+from cgstate.backends.sim import SimBackend, SimConfig, SimDevice, SimTensor
 from cgstate.runtime.memory.bounds import Peak, Point, output_at_most, pool_at_most
 from tests.runtime.failing import Bench
 from tests.runtime.helpers import Model
@@ -206,6 +206,32 @@ def test_another_process_that_allocates_changes_nothing_but_the_trust() -> None:
     assert quiet.trusted
     assert not estimate.trusted
     assert "another process took" in estimate.distrust[0]
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("beside", [False, True])
+def test_which_graphs_of_a_collective_component_are_run_does_not_depend_on_what_is_measured(isolation: str, beside: bool) -> None:
+    """Else one rank would run a graph that waits for another rank, which does not run it."""
+    runs: list[list[int]] = []
+    for scale in (0.01, 1.0, 400.0):
+        device = SimDevice(SimConfig(capacity_bytes=1 << 30))
+        shape = Shape([linear(scale), linear(scale * 4)], [linear(scale / 1000)], [2**power for power in range(9)])
+        routine, forwards = Shaped(device, shape), list[int]()
+
+        def forward(descriptor: int, buffers: SimTensor, routine: Shaped = routine, forwards: list[int] = forwards) -> object:
+            forwards.append(descriptor)
+            return Shaped.forward_for_capture(routine, descriptor, buffers)
+
+        routine.forward_for_capture = forward  # type: ignore[method-assign]
+        component = cgstate.Component("c0", routine, shape.descriptors, collective=True)
+        other = cgstate.Component("c1", Shaped(device, shape), shape.descriptors)
+        manager = cgstate.GraphManager(SimBackend(device), isolation=isolation)
+        manager.prepare([component, other] if beside else [component])
+        manager.profile_memory()
+        runs.append(forwards)
+        manager.close()
+    assert runs[0] == runs[1] == runs[2]
+    assert set(runs[0]) == {2**power for power in range(9)}
 
 
 @pytest.mark.parametrize("nth", [4, 9])

@@ -189,14 +189,14 @@ def _shared(profile: Profile, plan: _Plan) -> Bound:
             for rank in ranks[:CAPTURED]:
                 _sample(profile, transaction, graphs[rank], plan.domain)
             bound = _bound(plan, unit)
-            whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and (bound.far or _alike(graphs))))
+            whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and (bound.far or _at_large(graphs))))
             # Where some more would hardly narrow it, go on with all, which is the rehearsal itself.
             parts = _parts(plan, graphs)[CAPTURED:] if whole else [_Part(graphs[rank]) for rank in ranks[CAPTURED:]]
             reading = _run(profile, transaction, plan, parts)
             if whole:
                 return bound.narrowed(_rehearsed(profile, plan, parts, reading), plan)
     bound = _bound(plan, unit)
-    close = not bound.far and not plan.thorough and not any(_alike(graphs) for graphs in components if len(graphs) > FEW)
+    close = not bound.far and not plan.thorough and not any(_at_large(graphs) for graphs in components if len(graphs) > FEW)
     return bound if close else bound.narrowed(_rehearse(profile, plan), plan)
 
 
@@ -208,10 +208,15 @@ def _bound(plan: _Plan, unit: int) -> Bound:
     return Bound(lower, pool_at_most(peak, others.values(), unit), peak.workspaces, peak.reserved)
 
 
-def _alike(graphs: Sequence[Planned]) -> bool:
-    """Whether no graph of a component is much smaller than the others: nothing says which one has the largest temporaries."""
+def _at_large(graphs: Sequence[Planned]) -> bool:
+    """Whether the whole of a component is to be rehearsed whatever was measured.
+
+    No graph may be much smaller than the others: then nothing says which one has the largest temporaries. Or all ranks may have to
+    run the same graphs in the same order, whatever each of them measures: the graphs of a collective component wait for each other.
+    """
     sizes = [graph.buffers for graph in graphs if graph.buffers is not None]
-    return bool(sizes) and min(sizes) * STRAY >= max(sizes) / STRAY
+    alike = bool(sizes) and min(sizes) * STRAY >= max(sizes) / STRAY
+    return alike or graphs[0].record.collective
 
 
 def _spread(graphs: Sequence[Planned]) -> list[int]:
@@ -300,7 +305,8 @@ def _alone(profile: Profile, graphs: Sequence[Planned], plans: dict[Domain, _Pla
     unit = profile.books.backend.mebibyte
     granule, step = GRANULE * unit, (LARGE_SEGMENT - OWN_LIMIT) * unit
     first = {0, len(graphs) // 2, len(graphs) - 1}
-    for rank in range(len(graphs)) if any(plan.thorough for plan in own.values()) else sorted(first):
+    every = graphs[0].record.collective or any(plan.thorough for plan in own.values())
+    for rank in range(len(graphs)) if every else sorted(first):
         measure(rank)
     while True:
         known = [(rank, graph.after) for rank, graph in enumerate(graphs) if graph.after is not None]
