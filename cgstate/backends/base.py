@@ -359,8 +359,12 @@ class Backend(Protocol):
         """What keeps the memory of a tensor, whatever becomes of the tensor: it may be given other memory in place."""
         ...
 
+    def storages(self, value: object) -> Mapping[Hashable, int]:
+        """Bytes of the distinct tensor storages in a (nested) value, by what tells them apart while they live."""
+        ...
+
     def nbytes(self, value: object) -> int:
-        """Bytes of the distinct tensor storages in a (nested) value."""
+        """Bytes of `storages` together."""
         ...
 
     def grad_enabled(self) -> bool:

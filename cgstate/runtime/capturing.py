@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event, Stream
 from cgstate.backends.undo import UndoLog
-from cgstate.errors import BudgetExceeded, CaptureActive, CaptureFailed, CGStateError, LiveAcrossBreak, describe
+from cgstate.errors import BudgetExceeded, CaptureActive, CaptureFailed, CGStateError, ConfigError, LiveAcrossBreak, describe
 from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
 from cgstate.runtime import residency
 from cgstate.runtime.capture import Attempt, Recording
@@ -239,6 +239,35 @@ class Capture:
             return None
         record = entry.component
         return FirstBlock(record.blocks, entry.descriptor, may_search=not self._transaction.lazy and not record.collective)
+
+    def share_turn(self) -> None:
+        """Take turns with the graphs of other pools that read the same static inputs, such as slices of one large tensor.
+
+        Each call writes them, so that a call of one graph must not overlap a replay of the other (I5).
+
+        Raises:
+            ConfigError: the pool has graphs already that take turns of their own, or two others do.
+        """
+        if self.buffers is None or self._transaction.profiles:
+            return
+        books, entry, pool = self._books, self.entry, self.pool
+        backend, gate = books.backend, books.gate
+        pinned = backend.storages(entry.statics.pinned)
+        storages = {key for key, size in backend.storages(self.buffers).items() if size and key not in pinned}
+        with gate.lock:
+            turns = {turn for key in storages if (turn := gate.statics.get(key)) is not None and turn is not pool.turn}
+            if len(turns) == 1 and not any(other.turn is pool.turn and other.graph is not None for other in pool.domain.entries):
+                (pool.turn,) = turns
+            elif turns and any(
+                other.graph is not None and other.turn in turns and storages & backend.storages(other.buffers).keys()
+                for manager in gate.managers
+                for other in manager.entries()
+            ):
+                raise ConfigError(
+                    f"static inputs of {entry.name} are in memory that graphs of another pool read, and the graphs of its own pool "
+                    "do not take turns with those: let all share one pool, or give it static inputs of its own"
+                )
+            gate.statics.update(dict.fromkeys(storages, pool.turn))
 
     def inspect(self) -> None:
         """It was recorded: hold it against the budget, do what is always done, and mark the end of its work.

@@ -41,6 +41,7 @@ class CaptureGate:
         pending: Thread that waits to capture; calls that are not in progress yet let it go first.
         random: Orders replays of graphs that draw random numbers: they share the device's seed and offset.
         turns: The turns of all pools on the device; whose owner is in a call answered by a graph.
+        statics: By storage of static inputs: the turn of the graphs that read it.
         awaited: By thread that waits for a turn: the thread that has it.
         waiting: Threads that wait for `changed`; who changes something notifies only if there are any.
         dropped: Ends of leases whose outputs were dropped without `release`, for `end_dropped`.
@@ -69,6 +70,7 @@ class CaptureGate:
         "pending",
         "random",
         "spares",
+        "statics",
         "sync",
         "turns",
         "waiting",
@@ -87,6 +89,7 @@ class CaptureGate:
         self.random = Turn("random numbers")
         self.calls: dict[int, int] = {}
         self.turns: WeakSet[Turn] = WeakSet()
+        self.statics: WeakValueDictionary[Hashable, Turn] = WeakValueDictionary()
         self.awaited: dict[int, int] = {}
         self.waiting = 0
         self.managers: WeakSet[Books] = WeakSet()

@@ -1,6 +1,7 @@
 """Static inputs as bytes: what routines have made for their graphs to read. What is pinned is the caller's, and charged to nobody.
 
-Graphs may read the same memory, such as slices of one large tensor: it is counted once, however many have it.
+Graphs may read the same memory, such as slices of one large tensor: it is counted once, however many have it, and they take turns,
+whichever pools they are in (`Capture.share_turn`).
 """
 
 from __future__ import annotations

@@ -159,6 +159,7 @@ class Transaction:
             capture.recording = record(capture.attempt, baking, inside(), undo)
             entry.baked = capture.baked = baking.finish()
             sharing.check_recording(entry, capture.made.graph)
+            capture.share_turn()
             capture.inspect()
             capture.end()
         except BaseException as error:

@@ -44,6 +44,73 @@ class TestTwoStreams:
         assert sum(c.hits for c in manager.stats().components.values()) == ROUNDS
 
     @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("isolation", ["shared", "per_component", "per_entry", "two managers"])
+    def test_graphs_that_share_static_inputs_take_turns_whichever_pools_they_are_in(self, seed: int, isolation: str) -> None:
+        model = drawn(seed)
+        whole = model.dev.zeros(8, 4)
+
+        def component(name: str, *sizes: int) -> cgstate.Component[..., SimTensor]:
+            return cgstate.Component(name, cgstate.BucketedRoutine(model.net, lambda size: (whole.narrow(0, 0, size),)), sizes)
+
+        if isolation == "two managers":
+            nets = [component("a", 4), component("b", 8)]
+            managers = [model.serving(net, check=bool(seed % 2)) for net in nets]
+        else:
+            nets = [component("a", 4, 8)] * 2 if isolation == "per_entry" else [component("a", 4), component("b", 8)]
+            managers = [model.serving(*dict.fromkeys(nets), isolation=isolation, check=bool(seed % 2))]
+        streams, inputs = [model.dev.new_stream() for _ in nets], [model.input(4, 0.01), model.input(8, 0.3)]
+        right = [model.net(x).tolist() for x in inputs]
+        model.dev.synchronize()
+        for _ in range(ROUNDS):
+            answers = []
+            for net, stream, x in zip(nets, streams, inputs, strict=True):
+                with model.dev.on_stream(stream):
+                    answers.append(net(x))
+            model.dev.synchronize()
+            assert [answer.tolist() for answer in answers] == right
+        assert sum(c.hits for manager in managers for c in manager.stats().components.values()) == 2 * ROUNDS
+
+    def test_static_inputs_of_a_generation_that_is_gone_bind_nobody_to_its_turn(self) -> None:
+        model = Model()
+        own = {size: model.dev.zeros(size, 4) for size in (2, 4, 8)}
+        net = cgstate.Component(
+            "net",
+            cgstate.BucketedRoutine(model.net, lambda size: (own[size],)),
+            [2, 4, 8],
+            capture_mode=cgstate.CaptureMode.PURE_LAZY,
+        )
+        manager = model.serving(net, config={"net": {"max_extra_graphs": 4}})
+        net(model.input(4))
+        x, stream = model.input(8), model.dev.new_stream()
+        net(x)
+        with model.dev.on_stream(stream):
+            net(x)
+        manager.evict("net")  # what is in flight keeps the old pool, and so its turn
+        answers = [net(model.input(size)) for size in (2, 4)]
+        assert [answer.tolist() for answer in answers] == [model.net(model.input(size)).tolist() for size in (2, 4)]
+        assert (manager.stats().components["net"].hits, manager.stats().components["net"].failures) == (5, {})
+        manager.close()
+
+    def test_graphs_with_turns_of_their_own_do_not_begin_to_share_static_inputs(self) -> None:
+        model = Model()
+        whole = model.dev.zeros(8, 4)
+        own = {4: model.dev.zeros(4, 4), 8: whole}
+        a = cgstate.Component("a", cgstate.BucketedRoutine(model.net, lambda size: (whole,)), [8])
+        lazy = cgstate.CaptureMode.PRECAPTURE_LAZY
+        b = cgstate.Component(
+            "b", cgstate.BucketedRoutine(model.net, lambda size: (own[size],), sizes=(8,)), [4], capture_mode=lazy
+        )
+        manager = model.serving(a, b, isolation="per_component", config={"a": {}, "b": {"max_extra_graphs": 1}})
+        before = manager.memory().total
+        with pytest.raises(cgstate.ConfigError, match="let all share one pool, or give it static inputs of its own"):
+            b(model.input(8))
+        manager.reclaim(flush=True)
+        assert manager.memory().total <= before + 22 * 1024
+        assert b(model.input(4)).tolist() == model.net(model.input(4)).tolist()
+        assert a(model.input(8)).tolist() == model.net(model.input(8)).tolist()
+        manager.close()
+
+    @pytest.mark.parametrize("seed", SEEDS)
     @pytest.mark.parametrize("door", ["replay", "lease"])
     def test_low_level_replays_on_two_streams_do_not_corrupt(self, seed: int, door: str) -> None:
         model = drawn(seed)

@@ -238,6 +238,7 @@ class CudaBackend:
     clone = staticmethod(nested.clone)
     grad_enabled = staticmethod(torch.is_grad_enabled)
     requires_grad = staticmethod(nested.requires_grad)
+    storages = staticmethod(nested.storages)
     nbytes = staticmethod(nested.nbytes)
 
     address = staticmethod(nested.address)

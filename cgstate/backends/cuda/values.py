@@ -74,13 +74,18 @@ _FUSED = frozenset(kind for kind in (getattr(torch, name) for name in DTYPES) if
 """dtypes of which several tensors are copied at once; complex ones may be lazily conjugated."""
 
 
-def nbytes(value: object) -> int:
-    """As `base.Backend.nbytes`."""
-    storages = {}
+def storages(value: object) -> dict[Hashable, int]:
+    """As `base.Backend.storages`."""
+    found: dict[Hashable, int] = {}
     for tensor in tensors_in(value):
         storage = tensor.untyped_storage()
-        storages[tensor.device, storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
+        found[tensor.device, storage.data_ptr()] = storage.nbytes()
+    return found
+
+
+def nbytes(value: object) -> int:
+    """As `base.Backend.nbytes`."""
+    return sum(storages(value).values())
 
 
 def requires_grad(value: object) -> bool:

@@ -323,16 +323,20 @@ class SimBackend:
         """As `base.Backend.storage`."""
         return storage(tensor)
 
-    def nbytes(self, value: object) -> int:
-        """As `base.Backend.nbytes`."""
-        sizes = {}
+    def storages(self, value: object) -> dict[Hashable, int]:
+        """As `base.Backend.storages`."""
+        sizes: dict[Hashable, int] = {}
         for tensor in tensors_in(value):
             if isinstance(tensor, SimTensor):
                 sizes[id(tensor.storage)] = tensor.storage.nbytes
             else:
                 storage = tensor.untyped_storage()
                 sizes[storage._cdata] = storage.nbytes()
-        return sum(sizes.values())
+        return sizes
+
+    def nbytes(self, value: object) -> int:
+        """As `base.Backend.nbytes`."""
+        return sum(self.storages(value).values())
 
     def place(self, value: T) -> T:
         """A copy of a torch tensor in the device's memory; or a module whose parameters and buffers were moved there.

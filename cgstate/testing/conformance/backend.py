@@ -270,6 +270,8 @@ class BackendConformance:
     def test_bytes_are_counted_once_for_each_storage(self) -> None:
         x = self.tensor(1.0)
         assert self.backend.nbytes((x, [x])) == self.backend.nbytes(x) > 0
+        assert self.backend.storages((x, [x])) == self.backend.storages(x)
+        assert list(self.backend.storages(x).values()) == [self.backend.nbytes(x)]
 
     def test_only_tensors_have_an_address(self) -> None:
         with pytest.raises(ConfigError):
