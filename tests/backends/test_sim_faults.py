@@ -111,6 +111,7 @@ ASK_NOTHING_OF_THE_DEVICE = {
         "requires_grad",
         "serves_unrecorded",
         "storage",
+        "storages",
         "tensor",
     },
     "Stream": {"handle"},
