@@ -304,7 +304,10 @@ class Backend(Protocol):
         ...
 
     def recording_mode(self) -> AbstractContextManager[None]:
-        """What warm-up and capture run under: no gradient recording, in the caller's inference mode."""
+        """What warm-up and capture run under: no gradient recording, in the caller's inference mode and autocast.
+
+        Autocast keeps no weights that it has converted: the warm-up's would be freed with the caller's block, under the graph.
+        """
         ...
 
     def open_capture(self, pool: MemoryPool, stream: Stream, mode: CaptureErrorMode, undo: UndoLog) -> Graph:
@@ -369,6 +372,14 @@ class Backend(Protocol):
 
     def grad_enabled(self) -> bool:
         """Whether autograd would look at calls of this thread at all. Cheap."""
+        ...
+
+    def autocasting(self) -> bool:
+        """Whether autocast is on in this thread. Cheap."""
+        ...
+
+    def autocast(self) -> Hashable:
+        """What autocast converts this thread's work to; None while it is off."""
         ...
 
     def requires_grad(self, values: object) -> bool:

@@ -38,6 +38,7 @@ class Caller:
 
     __slots__ = (
         "acquire_lock",
+        "autocasting",
         "backend",
         "books",
         "by_shape",
@@ -74,6 +75,7 @@ class Caller:
         self.index = books.backend.index
         self.capturing = books.backend.capturing
         self.grad_enabled = books.backend.grad_enabled
+        self.autocasting = books.backend.autocasting
         self.acquire_lock = books.gate.lock.acquire
         self.release_lock = books.gate.lock.release
         self.thread_id = books.thread_id

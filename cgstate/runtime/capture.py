@@ -8,7 +8,7 @@ inside the pool, so that library workspaces are born where they are safe (facts 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,12 +36,14 @@ class Recording:
         output: What the recorded function returned: the static output.
         uses_random: Whether the work draws random numbers.
         settled: Whether the last warm-up round left no new allocation behind.
+        autocast: What autocast made of the work, as `Backend.autocast`.
     """
 
     graph: Graph
     output: object
     uses_random: bool
     settled: bool
+    autocast: Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     if attempt.prime:  # each time: library handles, and so workspaces, belong to the thread
         backend.prime_workspaces(attempt.workspaces, stream)
     made: Recording | None = None
+    autocast = backend.autocast()  # the caller's: what the routine does inside it does in eager calls as well
     with inside, backend.recording_mode():
         mark = backend.generator_mark()
         with backend.on_stream(stream):
@@ -108,7 +111,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         else:
             backend.close_capture(graph)
         backend.check_static(output)
-        made = Recording(graph, output, uses_random, settled)
+        made = Recording(graph, output, uses_random, settled, autocast)
     if made is None:
         raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())

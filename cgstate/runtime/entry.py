@@ -17,6 +17,7 @@ from cgstate.runtime.turn import NO_STREAM, Turn
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
+    from cgstate.runtime.capture import Recording
     from cgstate.runtime.domain import Domain
     from cgstate.runtime.gate import CaptureGate
     from cgstate.runtime.pool import Pool
@@ -37,6 +38,7 @@ class Entry(_Hot):
     read. Everything but `state`, `descriptor`, `name`, `hits` and these methods belongs to the runtime.
 
     Attributes:
+        autocast: What autocast made of the work while it was recorded, as `Backend.autocast`.
         counted: Its hits when `last_used` was set: `replay` touches neither.
         fast: Whether its replays may take the short way: nobody observes, checks or schedules them, and the graph is one launch
             that asks for nothing else.
@@ -49,6 +51,7 @@ class Entry(_Hot):
     __slots__ = (
         "__weakref__",
         "_name",
+        "autocast",
         "baked",
         "buffers",
         "counted",
@@ -82,6 +85,7 @@ class Entry(_Hot):
         self.fast = books.fast
         self.told = books.told
         self.uses_random = False
+        self.autocast: Hashable = None
         self.seal = NO_STREAM
         self.turn = NOBODY
         self.pool = UNPOOLED
@@ -117,19 +121,20 @@ class Entry(_Hot):
         """A step of the entry begins or ends a capture, which concerns the whole device."""
         self.gate.unseal()
 
-    def load(self, graph: Graph, output: object, buffers: object, *, uses_random: bool, baked: Baked) -> None:
+    def load(self, recording: Recording, buffers: object, baked: Baked) -> None:
         """Take a recording at bind; the lock is held."""
-        self.graph = graph
+        self.graph = graph = recording.graph
         self.launch = graph.replay
-        self.output = output
+        self.output = recording.output
+        self.autocast = recording.autocast
         self.buffers = buffers
         self.baked = baked
-        self.uses_random = uses_random
+        self.uses_random = recording.uses_random
         self.turn = self.pool.turn
         nests = isinstance(graph, Segments) or self.component.inside is not None
         if isinstance(graph, Segments):
             graph.entry = self
-        self.fast = self.manager.fast and not uses_random and not baked.pins and not nests
+        self.fast = self.manager.fast and not self.uses_random and not baked.pins and not nests
 
     def unload(self) -> None:
         """Let go of the recording, which the reclaimer has now; the lock is held."""

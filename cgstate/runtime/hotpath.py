@@ -329,6 +329,8 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             return self.by_eager(made, args, kwargs, key)
         entry = made
         descriptor, exact = entry.descriptor, False
+    if (self.autocasting() or entry.autocast) and self.backend.autocast() != entry.autocast:
+        return self.by_eager(Fallback.autocast, args, kwargs)
     thread = self.thread_id()
     launching = None  # nothing is taken yet
     if gate.held():

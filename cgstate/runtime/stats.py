@@ -39,6 +39,8 @@ class Fallback(StrEnum):
     """The descriptor was not missed often enough yet."""
     autograd = auto()
     """Autograd would have recorded the call."""
+    autocast = auto()
+    """The call's autocast is not the one that the graph was captured under."""
     unavailable = auto()
     """The graph was retired, failed or out of epoch when the call came for it."""
     turn_held = auto()

@@ -210,7 +210,7 @@ class Transaction:
             self.books.backend.keep_generator(capture.undo)
             with record_block(capture.attempt, capture.undo) as graph:
                 yield
-            capture.recording = Recording(graph, None, uses_random, settled=True)
+            capture.recording = Recording(graph, None, uses_random, settled=True, autocast=self.books.backend.autocast())
             capture.inspect()
             capture.end()
         except BaseException as error:
@@ -337,7 +337,7 @@ class Transaction:
         if entry.state is EntryState.CAPTURING:
             entry.bind()
             entry.component.counters.captures += 1
-        entry.load(recording.graph, recording.output, captured.buffers, uses_random=recording.uses_random, baked=captured.baked)
+        entry.load(recording, captured.buffers, captured.baked)
         self.books.negative.forget(entry.component.component_id, entry.descriptor)
 
     @contextmanager

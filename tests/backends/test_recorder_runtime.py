@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 pytest.importorskip("torch")
@@ -89,6 +92,62 @@ def test_calls_that_autograd_would_record_are_eager() -> None:
         assert not decoder(torch.randn(4, 6)).requires_grad
     counts = manager.stats().components["decoder"]
     assert (counts.hits, sum(counts.fallbacks.values())) == (1, 1)
+    manager.close()
+
+
+AUTOCASTS = (None, torch.bfloat16, torch.float16)
+
+
+@contextmanager
+def autocast(to: torch.dtype | None) -> Iterator[None]:
+    with torch.autocast("cpu", to or torch.bfloat16, enabled=to is not None):
+        yield
+
+
+@pytest.mark.parametrize("captured", AUTOCASTS)
+@pytest.mark.parametrize("called", AUTOCASTS)
+def test_a_graph_serves_calls_of_the_autocast_that_it_was_captured_under(
+    captured: torch.dtype | None, called: torch.dtype | None
+) -> None:
+    model = nn.Linear(6, 6).requires_grad_(False)
+    manager = cgstate.GraphManager(SimBackend(), check=True)
+    decoder = cgstate.Component("decoder", routine(model), [4], capture_mode=cgstate.CaptureMode.PRECAPTURE_LAZY)
+    manager.prepare([decoder], {"decoder": {"max_extra_graphs": 1}})
+    with autocast(captured):
+        manager.capture_and_bind(progress=False)
+    x, longer = torch.randn(4, 6), torch.randn(16, 6)
+    with autocast(called):
+        answer, expected = decoder(x), model(x)
+        assert answer.dtype is expected.dtype
+        assert torch.equal(answer, expected)
+        lazily = decoder(longer)
+        assert lazily.dtype is expected.dtype, "it was captured as it is called"
+        assert torch.equal(lazily, model(longer))
+    counts = manager.stats().components["decoder"]
+    assert dict(counts.fallbacks) == ({} if called is captured else {cgstate.Fallback.autocast: 1})
+    assert counts.hits == (2 if called is captured else 1)
+    manager.close()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_graph_does_not_read_the_weights_that_autocast_keeps_for_the_callers_block(kept: bool) -> None:
+    model = nn.Linear(6, 6)  # autocast keeps what it has converted of weights that may have gradients
+    manager = cgstate.GraphManager(SimBackend(), check=True)
+    decoder = cgstate.Component("decoder", routine(model), [4])
+    manager.prepare([decoder])
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        with autocast(torch.bfloat16):
+            if kept:
+                model(x)
+            manager.capture_and_bind(progress=False)
+            assert torch.is_autocast_cache_enabled()
+        with autocast(torch.bfloat16):
+            assert torch.equal(decoder(x), model(x))
+            model.weight.mul_(2)
+        with autocast(torch.bfloat16):
+            assert torch.equal(decoder(x), model(x)), "and it converts the weights at each replay"
+    assert manager.stats().components["decoder"].hits == 2
     manager.close()
 
 

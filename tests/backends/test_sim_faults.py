@@ -97,6 +97,8 @@ ASK_NOTHING_OF_THE_DEVICE = {
     "Backend": {
         "address",
         "allocating_mode",
+        "autocast",
+        "autocasting",
         "check_static",
         "current_handle",
         "device",

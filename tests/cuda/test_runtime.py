@@ -104,6 +104,34 @@ def test_two_threads_on_two_streams_replay_graphs_of_one_pool_and_stay_right(man
     assert not wrong
 
 
+def autocast(enabled: bool) -> Any:
+    return torch.autocast("cuda", torch.bfloat16, enabled=enabled)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("called", [False, True])
+def test_a_graph_serves_calls_under_its_own_autocast(manager: cgstate.GraphManager, captured: bool, called: bool) -> None:
+    layer = torch.nn.Linear(256, 256).cuda()  # autocast keeps what it has converted of weights that may have gradients
+    routine = cgstate.BucketedRoutine(layer, lambda n: (torch.zeros(n, 256, device="cuda"),))
+    component = cgstate.Component("layer", routine, [8])
+    manager.prepare([component])
+    x = torch.randn(8, 256, device="cuda")
+    with torch.no_grad():
+        with autocast(captured):
+            layer(x)
+            manager.capture_and_bind(progress=False)
+        taken = [torch.full((256, 256), 7.0, dtype=torch.bfloat16, device="cuda") for _ in range(8)]  # what autocast has let go of
+        for _ in range(2):
+            with autocast(called):
+                answer, expected = component(x), layer(x)
+            assert answer.dtype is expected.dtype
+            assert torch.equal(answer, expected)
+            layer.weight.mul_(2)
+    counts = manager.stats().components["layer"]
+    assert (counts.hits, counts.fallbacks.get(cgstate.Fallback.autocast, 0)) == ((2, 0) if called is captured else (0, 2))
+    del taken
+
+
 def test_component_calls_from_two_threads_and_streams_equal_eager() -> None:
     layers = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))).cuda().requires_grad_(False)
     routine = cgstate.BucketedRoutine(layers, lambda n: (torch.zeros(n, 256, device="cuda"),))

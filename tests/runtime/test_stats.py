@@ -190,6 +190,14 @@ def autograd() -> Bench:
     return bench
 
 
+def autocast() -> Bench:
+    torch = pytest.importorskip("torch")
+    bench = Bench().serving()
+    with torch.autocast("cpu", torch.bfloat16):
+        bench.call(4)
+    return bench
+
+
 def unavailable() -> Bench:
     bench = Bench().serving()
     bench.routine.during["resolve_runtime"] = lambda: bench.manager.evict("toy")
@@ -227,8 +235,8 @@ def not_admitted() -> Bench:
 
 
 REASONS: list[Callable[[], Bench]] = [
-    miss, not_serving, closed, in_capture, capture_busy, capacity, blocked, rejected, oom, foreign, budget, autograd, unavailable,
-    turn_held, vote, not_admitted,
+    miss, not_serving, closed, in_capture, capture_busy, capacity, blocked, rejected, oom, foreign, budget, autograd, autocast,
+    unavailable, turn_held, vote, not_admitted,
 ]  # fmt: skip
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import cast
 
 import torch
 
+from cgstate.backends import autocast
 from cgstate.backends.base import CaptureErrorMode, DeviceMemory, Footprint, Graph, MemoryPool, SegmentView, Stream
 from cgstate.backends.cuda import capture, failures, generator, pools, probe, workspaces
 from cgstate.backends.cuda import values as nested
@@ -204,9 +207,14 @@ class CudaBackend:
         """As `base.Backend.keep_generator`."""
         generator.keep(self._index, undo)
 
+    @contextmanager
+    def _recording_mode(self) -> Iterator[None]:
+        with torch.no_grad(), autocast.without_cache():
+            yield
+
     def recording_mode(self) -> AbstractContextManager[None]:
         """As `base.Backend.recording_mode`."""
-        return torch.no_grad()
+        return self._recording_mode()
 
     def open_capture(self, pool: MemoryPool, stream: Stream, mode: CaptureErrorMode, undo: UndoLog) -> CudaGraph:
         """As `base.Backend.open_capture`; see `capture.open_capture` for what it refuses."""
@@ -234,9 +242,11 @@ class CudaBackend:
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    # As of the same names in `base.Backend`; without a frame of their own, since the first two are on the path of every call.
+    # As of the same names in `base.Backend`; without a frame of their own, since the first three are on the path of every call.
     clone = staticmethod(nested.clone)
     grad_enabled = staticmethod(torch.is_grad_enabled)
+    autocasting = staticmethod(cast("Callable[[], bool]", torch.is_autocast_enabled))  # CUDA's: to name it takes twice as long
+    autocast = staticmethod(partial(autocast.dtype_of, "cuda"))
     requires_grad = staticmethod(nested.requires_grad)
     storages = staticmethod(nested.storages)
     nbytes = staticmethod(nested.nbytes)

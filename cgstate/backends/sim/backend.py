@@ -29,7 +29,17 @@ from cgstate.backends.sim.memory import ITEM_BYTES, SEGMENT_ROUND
 from cgstate.backends.sim.pool import SimPool, allocating_from, views_of
 from cgstate.backends.sim.streams import SimStream
 from cgstate.backends.sim.tensor import SimTensor
-from cgstate.backends.sim.values import address, clone, is_torch_module, is_torch_tensor, leaves, storage, tensors_in, torch_records
+from cgstate.backends.sim.values import (
+    address,
+    clone,
+    is_torch_module,
+    is_torch_tensor,
+    leaves,
+    storage,
+    tensors_in,
+    torch_autocasts,
+    torch_records,
+)
 from cgstate.backends.undo import Step, UndoLog
 from cgstate.errors import ConfigError, PoolRetired
 from cgstate.lifecycle.states import FailureKind
@@ -361,6 +371,14 @@ class SimBackend:
     def grad_enabled(self) -> bool:
         """As `base.Backend.grad_enabled`: of the simulated tensors, or of torch."""
         return current_host().grad_enabled or torch_records()
+
+    def autocasting(self) -> bool:
+        """As `base.Backend.autocasting`: of torch, whose operations run on the CPU here."""
+        return torch_autocasts()
+
+    def autocast(self) -> Hashable:
+        """As `base.Backend.autocast`."""
+        return self._recorder().autocast() if torch_autocasts() else None
 
     def requires_grad(self, values: object) -> bool:
         """As `base.Backend.requires_grad`."""

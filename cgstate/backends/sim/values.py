@@ -71,6 +71,12 @@ def torch_records() -> bool:
     return torch is not None and hasattr(torch, "is_grad_enabled") and bool(torch.is_grad_enabled())
 
 
+def torch_autocasts() -> bool:
+    """Whether torch's autocast is on in this thread, for what runs on the CPU."""
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "is_autocast_enabled") and bool(torch.is_autocast_enabled("cpu"))
+
+
 def address(tensor: object) -> int:
     """Where a tensor is, as `base.Backend.address`.
 

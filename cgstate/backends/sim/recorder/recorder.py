@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from cgstate.backends import autocast
 from cgstate.backends.sim.errors import CAPTURE_UNSUPPORTED, SimAcceleratorError, SimUnrecordable
 from cgstate.backends.sim.host import current_host
 from cgstate.backends.sim.recorder import randomness, statics
@@ -75,7 +77,7 @@ class Recorder:
         mode = RecordingMode(self)
         mode.__enter__()  # type: ignore[no-untyped-call]
         try:
-            with torch.no_grad():
+            with torch.no_grad(), autocast.without_cache():
                 yield
         finally:
             mode.leave()  # whatever a capture that failed has left above it
@@ -84,6 +86,8 @@ class Recorder:
 
     generator_mark = staticmethod(randomness.mark)
     keep_generator = staticmethod(randomness.keep)
+
+    autocast = staticmethod(partial(autocast.dtype_of, "cpu"))
 
     def check_static(self, tensor: Tensor) -> None:
         """As `statics.check`."""
