@@ -142,7 +142,7 @@ class Routine(ABC, Generic[P, R, D, B]):
 
     @abstractmethod
     def allocate_buffers(self, descriptor: D) -> B:
-        """Make the static inputs of one graph: ordinary tensors whose addresses the graph bakes in."""
+        """Make the static inputs of one graph, on the caller's stream: ordinary tensors whose addresses the graph bakes in."""
 
     def pinned_inputs(self, descriptor: D, buffers: B) -> Sequence[object]:
         """The tensors at the positions of `pinned`, in that order: the caller's own, not made by `allocate_buffers`."""

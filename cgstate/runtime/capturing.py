@@ -205,6 +205,15 @@ class Capture:
         for mark in marks:
             self.stream.wait(mark)
 
+    def lead(self) -> None:
+        """Order the caller's stream after the capture stream.
+
+        Static inputs are memory of the caller's stream, where a segment serves many graphs: a stream has segments of its own (fact
+        P4), 20 MiB each. What is freed of them after a failed warm-up is taken again by the caller's next work, which must not
+        come before the end of that.
+        """
+        self._books.backend.current_stream().wait(self.stream.record())
+
     @property
     def attempt(self) -> Attempt:
         """Where and how it is recorded."""

@@ -153,7 +153,8 @@ class Transaction:
             if after is not None:
                 undo.always("after_capture", after)
             if allocate is not None:
-                with books.backend.on_stream(capture.stream), books.backend.allocating_mode():
+                undo.on_failure("let the caller's stream wait for the capture stream", capture.lead)
+                with books.backend.allocating_mode():
                     capture.buffers = entry.buffers = allocate()
                     books.backend.check_static(capture.buffers)
             capture.recording = record(capture.attempt, baking, inside(), undo)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from threading import Thread
@@ -13,6 +13,7 @@ import pytest
 from cgstate import (
     CaptureActive,
     CaptureFailed,
+    Component,
     ConfigError,
     FailureKind,
     Fallback,
@@ -23,9 +24,11 @@ from cgstate import (
     Transaction,
 )
 from cgstate.backends.base import Footprint
-from cgstate.backends.sim import SimBackend, SimConfig, SimStream, SimTensor, captured, kernels
+from cgstate.backends.sim import SimBackend, SimConfig, SimDevice, SimStream, SimTensor, captured, kernels
 from cgstate.backends.sim.errors import SimAcceleratorError, SimError, SimOutOfMemory
 from cgstate.backends.sim.faults import Faults, InjectedFault
+from cgstate.backends.sim.schedule import InOrder
+from cgstate.backends.sim.streams import StreamQueue
 from cgstate.lifecycle.states import PoolKind
 from tests.runtime.failing import KIB, Bench, Toy
 
@@ -192,6 +195,36 @@ def test_a_routine_that_raises_while_profiling_leaves_nothing(method: str, error
     assert bench.manager.stats().components["a"].failures == {}
     bench.manager.capture_and_bind()
     bench.answers()
+
+
+class CallersFirst(InOrder):
+    """Whatever the caller has queued on the default stream runs first."""
+
+    def choose(self, ready: Sequence[StreamQueue]) -> int:
+        """As `Schedule.choose`."""
+        return next((place for place, queue in enumerate(ready) if queue.handle == 0), 0)
+
+
+class Scribbles(Toy):
+    """Writes its input while warming up, and raises."""
+
+    def forward_for_capture(self, descriptor: int, buffers: SimTensor) -> object:
+        self.address = buffers.data_ptr()
+        buffers.copy_(self.device.tensor([[7.0] * 4] * descriptor))
+        raise ValueError("boom")
+
+
+def test_what_a_failed_warm_up_still_writes_is_not_anybody_elses_yet() -> None:
+    device = SimDevice(schedule=CallersFirst())
+    routine = Scribbles(device)
+    manager = GraphManager(SimBackend(device), check=True)
+    manager.prepare([Component("toy", routine, [64])])
+    with pytest.raises(CaptureFailed):
+        manager.capture_and_bind()
+    x = device.zeros(64, 4)
+    assert x.data_ptr() == routine.address, "the caller's stream has the memory back"
+    device.synchronize()
+    assert x.tolist() == [[0.0] * 4] * 64
 
 
 @pytest.mark.parametrize("error", ERRORS)
