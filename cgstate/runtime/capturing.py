@@ -247,7 +247,13 @@ class Capture:
         if self.charged or not self._books.compact or not domain.compact or domain.adopted:
             return None
         record = entry.component
-        return FirstBlock(record.blocks, entry.descriptor, may_search=not self._transaction.lazy and not record.collective)
+        may_search = not self._transaction.lazy and not record.collective
+        return FirstBlock(record.blocks, entry.descriptor, may_search, self._common_block)
+
+    @property
+    def _common_block(self) -> int:
+        """Bytes of a first block for the whole set, if it is that which is being captured."""
+        return 0 if self.charged or self._transaction.lazy else self.entry.component.common_blocks.get(self.entry.descriptor, 0)
 
     def share_turn(self) -> None:
         """Take turns with the graphs of other pools that read the same static inputs, such as slices of one large tensor.
@@ -316,7 +322,7 @@ class Capture:
                 transaction.captured.append(self)
             self._release_gate()
             self.grown = self.pool.measure() - self.charged
-            if transaction.teaches:
+            if transaction.teaches and not self._common_block:  # alone it takes less
                 books.budget.note(entry, self.grown, alone=not self.charged)
             transaction.current = None
 

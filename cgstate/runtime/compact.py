@@ -1,10 +1,14 @@
-"""The first block of a fresh pool: one piece of memory that all temporaries of the pool's first graph fit into.
+"""The first block of a fresh pool: one piece of memory that all temporaries of the pool's first graph fit into, or of all graphs.
 
 In a pool without one, each large temporary that finds no free block gets a segment of its own. Segments never merge, so together
 they take more than the temporaries ever need at once. Inside one block freed neighbours merge again, and what is captured later
 finds its place there, too. How large the block has to be depends on the layout, not only on what lives at once: a block of the
 peak of live bytes may be too small, and what overflows it then comes on top. So sizes are tried, each in a pool of its own that is
 given back at once, and only one that was seen to do is used.
+
+A block for the first graph serves the others where their temporaries fit where those of a larger one have been. Where they do not,
+such as for heights and widths of which neither is the larger in both, each brings segments of its own, whatever the order. Only a
+profile knows, since it runs them all; it then looks for one block in which the whole set fits.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT
 
 FINEST = 32
 """Part of the range of possible sizes that two tried ones differ by at least; five trials after the first at most."""
+FINE = 64
+"""The same for a common block, as a part of its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class FirstBlock:
     Attributes:
         known: Bytes of the block by descriptor, as far as it was looked for; 0: none helps.
         descriptor: Of the graph that is captured first.
+        common: Bytes of the block in which the pool's whole set fits; 0 where the first graph's own serves the others.
         may_search: Whether to look for it where it is not known: a miss must not wait for that, and collective work must not be
             run as often as one rank finds worth it.
     """
@@ -37,6 +44,7 @@ class FirstBlock:
     known: dict[Hashable, int]
     descriptor: Hashable
     may_search: bool
+    common: int = 0
 
     def make(self, backend: Backend, pool: MemoryPool, stream: Stream, run: Callable[[], object], undo: UndoLog) -> None:
         """Leave the block in ``pool``, free for the capture that comes next; nothing where none helps or no memory is left.
@@ -51,7 +59,7 @@ class FirstBlock:
         Raises:
             BaseException: what ``run`` raised, unless that was for want of memory; or what the device did.
         """
-        size = self.known.get(self.descriptor)
+        size = self.common or self.known.get(self.descriptor)
         if size is None:
             if not self.may_search:
                 return
@@ -103,6 +111,60 @@ def smallest_block(backend: Backend, stream: Stream, run: Callable[[], object], 
         else:
             low = size
     return found
+
+
+def smallest_common_block(
+    backend: Backend, stream: Stream, runs: Sequence[Callable[[MemoryPool], object]], low: int, high: int, undo: UndoLog
+) -> int:
+    """Bytes of the smallest block in which a set of graphs was seen to fit; 0 if none up to ``high`` was.
+
+    Args:
+        backend: The device.
+        stream: The capture stream; current, and all the work has been warmed up on it.
+        runs: Each graph's work, in order of capture: runs it with memory from a pool, and gives what a graph would keep.
+        low: Bytes in which the set does not fit, or hardly more than its largest graph needs.
+        high: Bytes that it takes in separate segments.
+        undo: Told of what trials have to give back.
+
+    Raises:
+        BaseException: what a run raised, unless that was for want of memory; or what the device did.
+    """
+    granule = GRANULE * backend.mebibyte
+    tried: list[MemoryPool] = []
+    undo.on_failure("give back what trials of a common block took", partial(_give_back, backend, tried))
+    found = 0
+    while high - low > max(granule, high // FINE):
+        size = -(-(low + high) // (2 * granule)) * granule
+        if _all_fit(backend, stream, runs, tried, size):
+            found = high = size
+        else:
+            low = size
+    return found
+
+
+def _all_fit(
+    backend: Backend, stream: Stream, runs: Sequence[Callable[[MemoryPool], object]], tried: list[MemoryPool], nbytes: int
+) -> bool:
+    """Whether a set of graphs takes no large segment beside a first block of ``nbytes``. The first that does ends the trial."""
+    pool = backend.new_pool()
+    tried.append(pool)
+    kept = list[object]()
+    try:
+        backend.hold(pool, stream, nbytes)
+        block = sum(segment.reserved for segment in _large(pool.segments(), stream))
+        for run in runs:
+            kept.append(run(pool))
+            if sum(segment.reserved for segment in _large(pool.segments(), stream)) > block:
+                return False
+        return True
+    except BaseException as error:
+        clear_frames(error)  # else what they hold would keep the trial's memory
+        if backend.failure_kind(error) is FailureKind.OOM:
+            return False
+        raise
+    finally:
+        kept.clear()
+        _give_back(backend, tried)
 
 
 def _worth_trying(backend: Backend, stream: Stream) -> bool:

@@ -46,6 +46,7 @@ class ComponentRecord(_Hot):
         order_key: Orders descriptors by size; None: they compare themselves.
         admission: Which misses may capture.
         blocks: Bytes of the first block of a pool whose first graph is the descriptor's, where that was looked for.
+        common_blocks: Bytes of the one in which, by a profile, all startup graphs of that pool fit; none where it is the same.
         answered: Calls answered by a graph, while summaries are logged.
         eager: Its eager calls in progress.
         inside: The component in whose eager breaks its graphs replay, sharing the domain; None: it has its own.
@@ -61,6 +62,7 @@ class ComponentRecord(_Hot):
         "blocks",
         "capacity",
         "collective",
+        "common_blocks",
         "component_id",
         "concurrent_leases",
         "config",
@@ -111,6 +113,7 @@ class ComponentRecord(_Hot):
         self.available: frozenset[Hashable] = frozenset()
         self.known: dict[Hashable, Found] = {}
         self.blocks: dict[Hashable, int] = {}
+        self.common_blocks: dict[Hashable, int] = {}
         self.held = 0
         self.epoch = 0
         self.resident = True

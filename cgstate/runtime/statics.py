@@ -28,9 +28,14 @@ class Statics:
 
 def static_bytes(backend: Backend, statics: Iterable[Statics]) -> int:
     """Bytes of all of them together, pinned inputs left out."""
+    return sum(static_sizes(backend, statics))
+
+
+def static_sizes(backend: Backend, statics: Iterable[Statics]) -> list[int]:
+    """Bytes of each storage that they are in, pinned inputs left out."""
     every = list(statics)
-    pinned = [each.pinned for each in every]
-    return backend.nbytes([[each.buffers for each in every], pinned]) - backend.nbytes(pinned)
+    pinned = backend.storages([each.pinned for each in every])
+    return [size for key, size in backend.storages([each.buffers for each in every]).items() if key not in pinned]
 
 
 def apportioned(backend: Backend, statics: Sequence[Statics]) -> list[int]:

@@ -51,6 +51,8 @@ class MemoryEstimate:
         seconds: How long profiling took.
         distrust: Why the bounds may not hold; empty where nothing speaks against them.
         rehearsed: How often a graph was run, without being recorded, to know.
+        widest: Bytes that the warm-up of one graph took at most, where that was looked at for each.
+        rounding: Bytes by which the segments that static inputs lie in may be larger than they; in neither bound.
     """
 
     lower: int
@@ -64,15 +66,22 @@ class MemoryEstimate:
     distrust: tuple[str, ...] = ()
     lazy_untold: tuple[str, ...] = ()
     rehearsed: int = 0
+    widest: int = 0
+    rounding: int = 0
 
     @property
     def warmup(self) -> int:
         """Bytes that warming up takes beside, at most, while it is captured and not afterwards; in neither bound.
 
         It does the same work as the capture, outside of the pool, where nothing of other graphs is free; the largest graphs of each
-        component are among the samples.
+        component are among the samples. Where others may take more, as none is the largest, that was looked at.
         """
-        return max((sample.grown_bytes for sample in self.samples), default=0)
+        return max((self.widest, *(sample.grown_bytes for sample in self.samples)))
+
+    @property
+    def needed(self) -> int:
+        """Bytes that have to be free for the capture at most: `upper`, `warmup`, `driver` and `rounding` together."""
+        return self.upper + self.warmup + self.driver + self.rounding
 
     @property
     def trusted(self) -> bool:
@@ -81,7 +90,7 @@ class MemoryEstimate:
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
-        return {**asdict(self), "warmup": self.warmup, "trusted": self.trusted}
+        return {**asdict(self), "warmup": self.warmup, "needed": self.needed, "trusted": self.trusted}
 
 
 @dataclass(frozen=True, slots=True)

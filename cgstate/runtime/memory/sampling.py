@@ -10,18 +10,23 @@ Where that cannot bound the rest closely, because outputs grow, no graph is the 
 rehearsed: all graphs of a component are run, or `SOME` of more than `MOST`, and placeholders stand for the outputs of the others.
 From the two largest on where that is all there is, else in a pool of its own, since the place of a graph in the order counts. Who
 wants it thorough has all graphs run.
+
+Where later graphs found no place in what larger ones have freed, one block is looked for in which all of them fit; production gets
+it as well (`cgstate.runtime.compact`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureFailed, CGStateError, LiveAcrossBreak, describe
 from cgstate.lifecycle.states import FailureKind, PoolKind
+from cgstate.runtime.compact import smallest_common_block
 from cgstate.runtime.domain import Isolation
 from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.memory.bounds import (
@@ -36,8 +41,8 @@ from cgstate.runtime.memory.bounds import (
 from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
 from cgstate.runtime.memory.scope import Profile, ProfileTransaction, Reading, profiling
 from cgstate.runtime.routines import capture_by_routine, rehearse_by_routine, statics_of
-from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT, SMALL_LIMIT
-from cgstate.runtime.statics import Statics, static_bytes
+from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT, SMALL_LIMIT, segments_for
+from cgstate.runtime.statics import Statics, static_bytes, static_sizes
 
 if TYPE_CHECKING:
     from cgstate.backends.base import Backend, MemoryPool, Stream
@@ -71,6 +76,7 @@ class Planned:
         output: What it has left lent out when it was captured or run; None before, or if that failed.
         small: Whether that is in segments for small allocations only.
         after: What the pool held after it, where that was looked at.
+        grown: Bytes of large segments that it has brought for its temporaries.
     """
 
     record: ComponentRecord
@@ -80,11 +86,13 @@ class Planned:
     output: int | None = None
     small: bool = False
     after: Reading | None = None
+    grown: int = 0
 
     def has_left(self, before: Reading, after: Reading) -> None:
         """It was captured or run, and the pool held ``before`` and ``after`` it."""
         large = after.large_live - after.workspaces - before.large_live + before.workspaces
         self.output, self.small, self.after = after.lent_since(before), not large, after
+        self.grown = max(0, after.large - before.large - max(0, after.large_live - before.large_live))
 
     @property
     def name(self) -> str:
@@ -148,7 +156,9 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord], *, thorough
     with profiling(books, shut=True) as profile:
         failed: list[Sample] = []
         plans: dict[Domain, _Plan] = {}
-        graphs, buffers = _planned(books, records, failed)
+        graphs, buffers, rounding = _planned(books, records, failed)
+        for record in records:
+            record.common_blocks.clear()  # looked for anew: warm-ups are looked at then as well
         for graph in graphs:
             with books.gate.lock:
                 domain = books.domain_for(graph.record, graph.descriptor)
@@ -173,6 +183,8 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord], *, thorough
             distrust=(*profile.distrust(), *unmade),
             lazy_untold=untold,
             rehearsed=profile.rehearsed,
+            widest=profile.widest,
+            rounding=rounding,
         )
 
 
@@ -180,7 +192,65 @@ def profile_memory(books: Books, records: Sequence[ComponentRecord], *, thorough
 
 
 def _shared(profile: Profile, plan: _Plan) -> Bound:
-    """Bound a pool of several graphs."""
+    """Bound a pool of several graphs, with one block for all if they take less with it."""
+    bound = _measured(profile, plan)
+    return _with_common_block(profile, plan, bound) if _in_the_way(plan) else bound
+
+
+def _in_the_way(plan: _Plan) -> bool:
+    """Whether later graphs found no place in what larger ones have freed, and one block for all may be looked for."""
+    first, *others = plan.graphs
+    if not all(graph.runs for graph in plan.graphs) or any(graph.record.collective for graph in plan.graphs):
+        return False
+    if first.descriptor not in first.record.blocks:
+        return False  # switched off, or not to be had: breaks, an engine's pool, no memory for trials
+    unit = first.record.manager.backend.mebibyte
+    return sum(graph.grown for graph in others) > max((NEAR - 1) * _peak(plan).large, LARGE_SEGMENT * unit)
+
+
+def _with_common_block(profile: Profile, plan: _Plan, without: Bound) -> Bound:
+    """Bound the pool again with a block in which all graphs fit, and let production have it, if that is less.
+
+    The block is found by those that a rehearsal runs; whether the others fit as well is seen by running all.
+    """
+    record, first = plan.graphs[0].record, plan.graphs[0].descriptor
+    size = _common_block(profile, plan)
+    if not size:
+        return without
+    record.common_blocks[first] = size
+    kept = False
+    try:
+        rehearsed = _rehearse(profile, replace(plan, thorough=True), warmups=True)
+        if rehearsed is None or rehearsed.upper >= without.upper:
+            return without
+        kept = True
+        return replace(rehearsed, workspaces=without.workspaces)
+    finally:
+        if not kept:
+            del record.common_blocks[first]
+
+
+def _common_block(profile: Profile, plan: _Plan) -> int:
+    """Bytes of a first block in which all graphs fit that a rehearsal would run; 0 if there is none."""
+    parts = [part for graphs in plan.components() for part in _parts(plan, graphs)]
+    record, first = plan.graphs[0].record, plan.graphs[0].descriptor
+    peak = _peak(plan)
+    found = [0]
+
+    def search(attempt: Attempt, undo: UndoLog) -> None:
+        low = record.blocks[first] or OWN_LIMIT * attempt.backend.mebibyte
+        unrecorded = replace(attempt, rounds=0, first_block=None)  # all were warmed up
+        runs = [partial(part.once, plan, unrecorded, undo) for part in parts]
+        with attempt.backend.on_stream(attempt.stream):
+            found[0] = smallest_common_block(attempt.backend, attempt.stream, runs, low, peak.large - peak.workspaces, undo)
+
+    with profile.apart() as transaction:
+        _rehearsing(profile, transaction, plan, plan.graphs[0], search)
+    return found[0]
+
+
+def _measured(profile: Profile, plan: _Plan) -> Bound:
+    """Bound a pool of several graphs as it would be."""
     unit = profile.books.backend.mebibyte
     components = list(plan.components())
     with profile.apart() as transaction:
@@ -231,11 +301,11 @@ def _spread(graphs: Sequence[Planned]) -> list[int]:
     return ranks
 
 
-def _rehearse(profile: Profile, plan: _Plan) -> Bound | None:
-    """Rehearse all in a fresh pool; None if that did not come to its end."""
+def _rehearse(profile: Profile, plan: _Plan, *, warmups: bool = False) -> Bound | None:
+    """Rehearse all in a fresh pool; None if that did not come to its end. ``warmups``: look at what each warm-up takes."""
     parts = [part for graphs in plan.components() for part in _parts(plan, graphs)]
     with profile.apart() as transaction:
-        reading = _run(profile, transaction, plan, parts)
+        reading = _run(profile, transaction, plan, parts, warmups=warmups)
     return _rehearsed(profile, plan, parts, reading)
 
 
@@ -364,6 +434,12 @@ class _Part:
     runs: bool = True
     held: int = 0
 
+    def once(self, plan: _Plan, attempt: Attempt, undo: UndoLog, pool: MemoryPool) -> object:
+        """Run it, or hold its output, with memory from ``pool``; what a graph of it would keep."""
+        if not self.runs:
+            return self.hold(plan, attempt.backend, pool, attempt.stream)
+        return rehearse_by_routine(replace(attempt, pool=pool), self.graph.record, self.graph.descriptor, undo).kept
+
     def hold(self, plan: _Plan, backend: Backend, pool: MemoryPool, stream: Stream) -> list[object]:
         """Hold what it will leave lent out, by what others of its component have: in blocks of the kind that theirs are in."""
         known = [graph for graph in plan.graphs if graph.record is self.graph.record and graph.output is not None]
@@ -391,8 +467,12 @@ def _capture(profile: Profile, transaction: ProfileTransaction, plan: _Plan, par
     return profile.reading(plan.domain)
 
 
-def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: Sequence[_Part]) -> Reading | None:
+def _run(
+    profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: Sequence[_Part], *, warmups: bool = False
+) -> Reading | None:
     """Run graphs of a plan in order where its pool would be, unrecorded, and keep what they would keep.
+
+    ``warmups``: look at what each warm-up takes, which is what it leaves cached; a flush before each.
 
     Returns:
         What the pool holds in the end; None, with a doubt, if the device raised in between.
@@ -406,17 +486,35 @@ def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: 
     def run(attempt: Attempt, undo: UndoLog) -> None:
         for part in parts:
             if part.runs:
+                if warmups:
+                    attempt.backend.flush()
                 before = profile.reading(plan.domain)
                 kept = _run_one(profile, attempt, part.graph, undo)
                 transaction.kept.append(kept)
                 if kept is not None:
                     part.graph.has_left(before, profile.reading(plan.domain))
+                if warmups:
+                    cached = attempt.backend.cached_segments(attempt.stream)
+                    profile.widest = max(profile.widest, sum(segment.reserved for segment in cached))
                 attempt = replace(attempt, first_block=None)
             else:
                 transaction.kept.append(part.hold(plan, attempt.backend, attempt.pool, attempt.stream))
         readings.append(profile.reading(plan.domain))
 
-    first = parts[0].graph
+    _rehearsing(profile, transaction, plan, parts[0].graph, run)
+    reading = readings[0] if readings else None
+    parts[-1].graph.after = parts[-1].graph.after or reading or Reading()  # it was looked at, whatever came of it
+    return reading
+
+
+def _rehearsing(
+    profile: Profile, transaction: ProfileTransaction, plan: _Plan, first: Planned, run: Callable[[Attempt, UndoLog], None]
+) -> None:
+    """Let ``run`` do what it likes where ``first`` would be captured; what it or the device raises is a doubt, unless that is lost.
+
+    Raises:
+        CGStateError: the device is lost; or something refuses.
+    """
     before = profile.books.backend.device_memory()
     try:
         transaction.rehearse(profile.entry(first.record, first.descriptor, plan.domain), run)
@@ -425,9 +523,6 @@ def _run(profile: Profile, transaction: ProfileTransaction, plan: _Plan, parts: 
             raise  # it says so itself; or it refuses
         _doubt(profile, first, error)
     profile.watch(before)
-    reading = readings[0] if readings else None
-    parts[-1].graph.after = parts[-1].graph.after or reading or Reading()  # it was looked at, whatever came of it
-    return reading
 
 
 def _run_one(profile: Profile, attempt: Attempt, graph: Planned, undo: UndoLog) -> Rehearsal | None:
@@ -456,8 +551,10 @@ def _doubt(profile: Profile, graph: Planned, error: Exception) -> None:
     profile.doubts.append(f"{graph.name} could not be run: {describe(error)}")
 
 
-def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Sample]) -> tuple[list[Planned], int]:
-    """The startup graphs, and the bytes of all their static inputs: made once each, counted together, and dropped.
+def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Sample]) -> tuple[list[Planned], int, int]:
+    """The startup graphs, the bytes of all their static inputs, and what their segments may be larger than these.
+
+    They are made once each, counted together, and dropped.
 
     Raises:
         CaptureFailed: there are graphs, and of none of them could the static inputs be made; the first error is the cause.
@@ -487,14 +584,14 @@ def _planned(books: Books, records: Sequence[ComponentRecord], failed: list[Samp
                 graphs.append(Planned(record, descriptor, size, runs))
         if nothing is not None:
             raise nothing
-        total = static_bytes(backend, made)
+        total, segments = static_bytes(backend, made), segments_for(static_sizes(backend, made), backend.mebibyte)
         made.clear()
         undo.succeed()
     except BaseException:
         made.clear()  # the error keeps this frame
         undo.fail()
         raise
-    return graphs, total
+    return graphs, total, segments - total
 
 
 def _lazy(records: Sequence[ComponentRecord], graphs: Sequence[Planned]) -> tuple[int, tuple[str, ...]]:

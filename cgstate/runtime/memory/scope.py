@@ -183,6 +183,7 @@ class Profile:
         measured: Every capture so far.
         doubts: What else speaks against an estimate.
         rehearsed: How many graphs were run without being recorded.
+        widest: Bytes that the warm-up of one graph took at most, where that was looked at.
         teaches: Whether the budget remembers what its captures took: only routines record the same later, a caller may profile
             anything under a name.
     """
@@ -200,6 +201,7 @@ class Profile:
         "rehearsed",
         "teaches",
         "thread",
+        "widest",
     )
 
     def __init__(self, books: Books, thread: int, *, shut: bool) -> None:
@@ -208,6 +210,7 @@ class Profile:
         self.measured: list[Measured] = []
         self.doubts: list[str] = []
         self.rehearsed = 0
+        self.widest = 0
         self._domains: dict[Domain, Domain] = {}
         self._transactions: list[ProfileTransaction] = []
         self.teaches = shut
