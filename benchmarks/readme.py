@@ -45,7 +45,10 @@ MEMORY_FIGURES = {
     "shapes_within": ("of them between the estimate's bounds", ""),
     "worst_upper_over_actual": ("upper bound over what was held, at worst", "×"),
     "order_ratio": ("largest first over the best of 22 other orders of capture, at worst", "×"),
-    "order_ratio_unnested_profiled": ("the same where no order by size is a good one, after a profile", "×"),
+    "order_ratio_unnested_profiled": (
+        "the same, after a profile, where no order by size is a good one",
+        "×",
+    ),
     "compact_saved_bytes_most": ("bytes saved by one block for the temporaries of a pool's first graph, at most", ""),
     "profile_share_many_graphs": ("the estimate's time over that of the captures, 128 graphs", "×"),
     "profile_share_model": ("the same, a decoder of 24 layers with 35 graphs", "×"),

@@ -25,8 +25,6 @@ from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, OWN_LIMIT
 
 FINEST = 32
 """Part of the range of possible sizes that two tried ones differ by at least; five trials after the first at most."""
-FINE = 64
-"""The same for a common block, as a part of its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +116,9 @@ def smallest_common_block(
 ) -> int:
     """Bytes of the smallest block in which a set of graphs was seen to fit; 0 if none up to ``high`` was.
 
+    Small sizes are tried first, as there the first graphs tell already that not all fit. What trials take is returned in the end,
+    or once it is more than ``high``.
+
     Args:
         backend: The device.
         stream: The capture stream; current, and all the work has been warmed up on it.
@@ -132,13 +133,19 @@ def smallest_common_block(
     granule = GRANULE * backend.mebibyte
     tried: list[MemoryPool] = []
     undo.on_failure("give back what trials of a common block took", partial(_give_back, backend, tried))
-    found = 0
-    while high - low > max(granule, high // FINE):
-        size = -(-(low + high) // (2 * granule)) * granule
+    found = taken = 0
+    while high - low > max(granule, high // FINEST):
+        middle = (low + high) // 2
+        size = -(-(middle if found else min(middle, 2 * low)) // granule) * granule
+        taken += size
+        if taken > high:
+            _give_back(backend, tried)
+            taken = size
         if _all_fit(backend, stream, runs, tried, size):
             found = high = size
         else:
             low = size
+    _give_back(backend, tried)
     return found
 
 
@@ -164,6 +171,24 @@ def _all_fit(
         raise
     finally:
         kept.clear()
+        pool.drop()
+
+
+def bytes_alone(backend: Backend, run: Callable[[MemoryPool], object], undo: UndoLog) -> int:
+    """Bytes that one run takes where nothing is free; returned at once.
+
+    Raises:
+        BaseException: what the run raised, or the device.
+    """
+    tried = [backend.new_pool()]
+    undo.on_failure("give back what a run alone took", partial(_give_back, backend, tried))
+    try:
+        run(tried[0])
+        return sum(segment.reserved for segment in tried[0].segments())
+    except BaseException as error:
+        clear_frames(error)
+        raise
+    finally:
         _give_back(backend, tried)
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureFailed, CGStateError, LiveAcrossBreak, describe
 from cgstate.lifecycle.states import FailureKind, PoolKind
-from cgstate.runtime.compact import smallest_common_block
+from cgstate.runtime.compact import bytes_alone, smallest_common_block
 from cgstate.runtime.domain import Isolation
 from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.memory.bounds import (
@@ -472,7 +472,7 @@ def _run(
 ) -> Reading | None:
     """Run graphs of a plan in order where its pool would be, unrecorded, and keep what they would keep.
 
-    ``warmups``: look at what each warm-up takes, which is what it leaves cached; a flush before each.
+    ``warmups``: they were warmed up before; look at what each warm-up takes.
 
     Returns:
         What the pool holds in the end; None, with a doubt, if the device raised in between.
@@ -484,18 +484,17 @@ def _run(
     readings = list[Reading]()
 
     def run(attempt: Attempt, undo: UndoLog) -> None:
+        if warmups:
+            attempt = replace(attempt, rounds=1)
         for part in parts:
             if part.runs:
-                if warmups:
-                    attempt.backend.flush()
                 before = profile.reading(plan.domain)
                 kept = _run_one(profile, attempt, part.graph, undo)
                 transaction.kept.append(kept)
                 if kept is not None:
                     part.graph.has_left(before, profile.reading(plan.domain))
                 if warmups:
-                    cached = attempt.backend.cached_segments(attempt.stream)
-                    profile.widest = max(profile.widest, sum(segment.reserved for segment in cached))
+                    _look_at_warmup(profile, plan, part, attempt, undo)
                 attempt = replace(attempt, first_block=None)
             else:
                 transaction.kept.append(part.hold(plan, attempt.backend, attempt.pool, attempt.stream))
@@ -505,6 +504,19 @@ def _run(
     reading = readings[0] if readings else None
     parts[-1].graph.after = parts[-1].graph.after or reading or Reading()  # it was looked at, whatever came of it
     return reading
+
+
+def _look_at_warmup(profile: Profile, plan: _Plan, part: _Part, attempt: Attempt, undo: UndoLog) -> None:
+    """Note what a graph's warm-up, which was the last work on the stream, takes if nothing is free.
+
+    That is no more than all warm-ups so far have left cached. Only where this is more than was noted already, it is run alone.
+    """
+    backend = attempt.backend
+    most = sum(segment.reserved for segment in backend.cached_segments(attempt.stream))
+    if most > NEAR * profile.widest:
+        alone = partial(part.once, plan, replace(attempt, rounds=0, first_block=None), undo)
+        most = bytes_alone(backend, alone, undo)
+    profile.widest = max(profile.widest, most)
 
 
 def _rehearsing(
