@@ -47,9 +47,22 @@ class Transaction:
         captured: The recordings so far, in order of capture.
         current: The capture that was begun and has not ended.
         failed: Whether a capture failed, or was interrupted: nothing can be bound any more.
+        outvoted: Whether another rank did not agree to its commit.
     """
 
-    __slots__ = ("_block", "_components", "_open", "books", "captured", "committed", "committing", "current", "failed", "kind")
+    __slots__ = (
+        "_block",
+        "_components",
+        "_open",
+        "books",
+        "captured",
+        "committed",
+        "committing",
+        "current",
+        "failed",
+        "kind",
+        "outvoted",
+    )
 
     def __init__(self, books: Books, kind: TransactionKind) -> None:
         self.books = books
@@ -59,6 +72,7 @@ class Transaction:
         self.captured: list[Capture] = []
         self.current: Capture | None = None
         self.failed = False
+        self.outvoted = False
         self._components: dict[str, ComponentRecord] = {}
         self._open = True
         self._block: Generator[None] | None = None
@@ -298,6 +312,7 @@ class Transaction:
         for captured in self.captured:
             record = captured.entry.component
             if record.collective and not books.vote.agree(Ballot.commit, record.component_id, captured.entry.descriptor):
+                self.outvoted = True
                 raise books.refuse("commit", "all ranks agree")
         books.point("commit")
         with books.gate.lock, self._audited("commit"):
