@@ -118,8 +118,8 @@ class Transaction:
             stream: A framework stream to capture on; default: the domain's own. A stream of yours may own library workspaces
                 outside the pool, so the domain then keeps its bytes until it is retired as a whole.
             pinned: Tensors that the work uses where they are, and functions that return the tensor that is in a place now. Their
-                addresses are baked in; on each replay they are compared, and `StaleBinding` is raised if one has moved. The old
-                memory is kept until the entry is evicted.
+                addresses and layouts are baked in; on each replay they are compared, and `StaleBinding` is raised if one has moved
+                or is another view of its memory. The old memory is kept until the entry is evicted.
             retain: What else must live as long as the graph. The recorded function does anyway, with all that it closes over.
 
         Returns:

@@ -32,7 +32,8 @@ ADVICE: dict[type[CGStateError], Advice] = {
     ),
     errors.StaleBinding: Advice(
         "An entry was replayed under a lease after memory whose address its graph has baked in was replaced; or a call brought "
-        "another tensor where the routine has a pinned input; or the memory moved during the capture.",
+        "another tensor where the routine has a pinned input; or a pinned tensor is another view of its memory: of other shape, "
+        "strides or dtype, or conjugated; or the memory moved during the capture.",
         "Capture anew: `manager.capture_and_bind()`. For a pinned input, pass the tensor that was captured, or do not pin it.",
     ),
     errors.CaptureActive: Advice(
