@@ -31,6 +31,10 @@ class GateBusy(Exception):
     """A lazy capture would have had to wait; nothing was changed. Internal: becomes an eager answer."""
 
 
+class TurnsApart(ConfigError):
+    """A lazy capture has static inputs that it cannot share; the routine is not to blame. Internal: becomes an eager answer."""
+
+
 class Capture:
     """One capture of a transaction, from its beginning to its end.
 
@@ -255,7 +259,8 @@ class Capture:
         Each call writes them, so that a call of one graph must not overlap a replay of the other (I5).
 
         Raises:
-            ConfigError: the pool has graphs already that take turns of their own, or two others do.
+            ConfigError: the pool has graphs already that take turns of their own, or two others do. No call fails for that: a lazy
+                capture is REJECTED.
         """
         if self.buffers is None or self._transaction.profiles:
             return
@@ -272,7 +277,8 @@ class Capture:
                 for manager in gate.managers
                 for other in manager.entries()
             ):
-                raise ConfigError(
+                refusal = TurnsApart if self._transaction.lazy else ConfigError
+                raise refusal(
                     f"static inputs of {entry.name} are in memory that graphs of another pool read, and the graphs of its own pool "
                     "do not take turns with those: let all share one pool, or give it static inputs of its own"
                 )
@@ -354,6 +360,8 @@ class Capture:
         books, entry, transaction = self._books, self.entry, self._transaction
         errors = self.undo.errors
         kind = FailureKind.USER if error is None else books.kind_of(error)
+        if isinstance(error, TurnsApart):
+            kind = FailureKind.REJECTED
         if errors and self._device_lost():
             kind = FailureKind.DEVICE
         refused = isinstance(error, LiveAcrossBreak) and not transaction.lazy
