@@ -35,6 +35,11 @@ class TurnsApart(ConfigError):
     """A lazy capture has static inputs that it cannot share; the routine is not to blame. Internal: becomes an eager answer."""
 
 
+def _has_turn(entry: Entry) -> bool:
+    """Whether it has a recording, bound or to be bound, which keeps the turn that its pool has."""
+    return entry.graph is not None or entry.recorded
+
+
 class Capture:
     """One capture of a transaction, from its beginning to its end.
 
@@ -270,10 +275,10 @@ class Capture:
         storages = {key for key, size in backend.storages(self.buffers).items() if size and key not in pinned}
         with gate.lock:
             turns = {turn for key in storages if (turn := gate.statics.get(key)) is not None and turn is not pool.turn}
-            if len(turns) == 1 and not any(other.turn is pool.turn and other.graph is not None for other in pool.domain.entries):
+            if len(turns) == 1 and not any(other.pool is pool and _has_turn(other) for other in pool.domain.entries):
                 (pool.turn,) = turns
             elif turns and any(
-                other.graph is not None and other.turn in turns and storages & backend.storages(other.buffers).keys()
+                _has_turn(other) and other.pool.turn in turns and storages & backend.storages(other.buffers).keys()
                 for manager in gate.managers
                 for other in manager.entries()
             ):
