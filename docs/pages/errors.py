@@ -54,6 +54,11 @@ ADVICE: dict[type[CGStateError], Advice] = {
         "`close`, `release`, `suspend` or `mutating` found leases: this thread holds one, or other threads outlasted the timeout.",
         "Release leased outputs and leave `with entry.lease()` blocks, then call again.",
     ),
+    errors.ReleasePending: Advice(
+        "`close` has destroyed every graph, and the driver has not let go in time of what a library has retained in them (NCCL "
+        "does): a callback of somebody's may hang. Until then memory that such a callback uses must not be freed.",
+        "Call `close` again, with a longer timeout.",
+    ),
     errors.ManagerClosed: Advice(
         "A closed manager was asked to do something; `stats` and `memory` still answer, and components answer eagerly.",
         "Make a new manager.",
