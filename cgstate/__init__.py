@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         OutputExpired,
         PoolRetired,
         Reentered,
+        ReleasePending,
         StaleBinding,
         TableError,
         WrongThread,
@@ -116,6 +117,7 @@ __all__ = [
     "Profile",
     "RankVote",
     "Reentered",
+    "ReleasePending",
     "Resolution",
     "Routine",
     "Sample",
@@ -135,8 +137,8 @@ _HOMES = {
     "cgstate.breaks": "Break run_eagerly",
     "cgstate.errors": (
         "BudgetExceeded CaptureActive CaptureFailed CGStateError ConfigError IllegalTransition InvariantViolation LeaseOutstanding "
-        "LiveAcrossBreak ManagerClosed ManagerPoisoned NotResident OutputExpired PoolRetired Reentered StaleBinding TableError "
-        "WrongThread"
+        "LiveAcrossBreak ManagerClosed ManagerPoisoned NotResident OutputExpired PoolRetired Reentered ReleasePending StaleBinding "
+        "TableError WrongThread"
     ),
     "cgstate.lifecycle.states": "ComponentState EntryState FailureKind ManagerState PoolKind PoolState",
     "cgstate.routine": "BucketedRoutine Resolution Routine by_shape",

@@ -24,6 +24,7 @@ __all__ = [
     "OutputExpired",
     "PoolRetired",
     "Reentered",
+    "ReleasePending",
     "StaleBinding",
     "TableError",
     "WrongThread",
@@ -119,6 +120,10 @@ class ConfigError(CGStateError, ValueError):
 
 class WrongThread(CGStateError):
     """A manager made with ``owner_thread=True`` was called from another thread."""
+
+
+class ReleasePending(CGStateError):
+    """A closed manager's graphs are destroyed, and the driver has not let go of what they retained. Call `close` again."""
 
 
 class Reentered(CGStateError):

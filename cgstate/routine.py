@@ -84,7 +84,7 @@ class Routine(ABC, Generic[P, R, D, B]):
 
     Attributes:
         pinned: Positions of inputs that are not copied. The graph has the addresses of `pinned_inputs` baked in, and a call with
-            any other tensor there raises `StaleBinding` before anything is launched.
+            any other tensor there, or another view of the same memory, raises `StaleBinding` before anything is launched.
     """
 
     pinned: Sequence[int] = ()

@@ -139,6 +139,14 @@ class Graph(Protocol):
         ...
 
 
+class ReleaseMark(Protocol):
+    """A mark behind what the driver has to let go of."""
+
+    def wait(self, timeout: float | None) -> bool:
+        """Block the host until the driver has passed the mark; False if that outlasts ``timeout`` seconds. May be said again."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """What a clean failure must leave as it was (I4, I12), read at one moment.
@@ -267,6 +275,13 @@ class Backend(Protocol):
 
     def flush(self) -> int:
         """Return unused cached memory to the device; the bytes returned. Waits for the device, stalls other threads (S3)."""
+        ...
+
+    def mark_releases(self) -> ReleaseMark:
+        """Mark where the driver will have let go of what the graphs destroyed so far retained, if all their launches have ended.
+
+        It does so by itself, later, and no other call waits for it. Not while a capture is open.
+        """
         ...
 
     def allocated_bytes(self) -> int:

@@ -1,12 +1,13 @@
 """The command line: one file a command.
 
-Exit codes are a contract: 0 holds, 1 violated, 2 the user's mistake (one line on stderr), 3 inconclusive, 4 a missing tool or
-device.
+Exit codes are a contract: 0 holds, 1 violated, 2 the user's mistake or an answer that could not be written (one line on stderr;
+none where the reader of a pipe has left), 3 inconclusive, 4 a missing tool or device.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from cgstate.cli.exits import Exit
 from cgstate.cli.fidelity import fidelity
 from cgstate.cli.fuzz import fuzz
 from cgstate.cli.mutants import mutants
+from cgstate.cli.stdout import Unanswered, answering
 from cgstate.cli.trace import trace
 from cgstate.errors import ConfigError
 
@@ -59,15 +61,25 @@ def _options(
 def main() -> None:
     """The entry point."""
     try:
-        code = app(standalone_mode=False)
+        with answering():
+            code = app(standalone_mode=False)
+    except Unanswered as unanswered:
+        if not unanswered.reader_left:
+            _tell(str(unanswered))
+        code = Exit.USAGE
     except ConfigError as error:
-        print(f"cgstate: {error}", file=sys.stderr)
+        _tell(str(error))
         code = Exit.USAGE
     except _UsageError as error:
         if words := error.format_message():  # without any, a group has printed its help
-            print(f"cgstate: {_one_line(words)}", file=sys.stderr)
+            _tell(_one_line(words))
         code = Exit.USAGE
     raise SystemExit(code or Exit.HOLDS)
+
+
+def _tell(words: str) -> None:
+    with suppress(OSError):  # stderr may be full, too: the exit code says it as well
+        print(f"cgstate: {words}", file=sys.stderr)
 
 
 def _one_line(words: str) -> str:

@@ -15,7 +15,6 @@ import typer
 
 from cgstate.cli.document import print_document
 from cgstate.cli.exits import Exit
-from cgstate.cli.stdout import answering
 
 if TYPE_CHECKING:
     from cgstate.trace import FileRecorder
@@ -92,11 +91,10 @@ def demo(
             from cgstate.demo.vocoder_sim import SimVocoder
 
             result = run(SimVocoder(SimBackend(), seed))
-    with answering():
-        if as_json:
-            print_document("demo", result.document())
-        else:
-            show.draw(result, Console())
+    if as_json:
+        print_document("demo", result.document())
+    else:
+        show.draw(result, Console())
     raise typer.Exit(Exit.HOLDS if result.passed else Exit.VIOLATED)
 
 

@@ -13,7 +13,6 @@ import typer
 
 from cgstate.cli.document import print_document
 from cgstate.cli.exits import Exit
-from cgstate.cli.stdout import answering
 from cgstate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,11 +69,10 @@ def fidelity(
             report = running.compare_simulator(against, facts, programs=only is None, tick=tick)
     if evidence is not None:
         write_evidence(evidence, report, "cgstate fidelity --backend cuda --record; cgstate fidelity --evidence")
-    with answering():
-        if as_json:
-            print_document("fidelity", report.document())
-        else:
-            show.draw(report, Console())
+    if as_json:
+        print_document("fidelity", report.document())
+    else:
+        show.draw(report, Console())
     raise typer.Exit(Exit.HOLDS if report.holds else Exit.VIOLATED)
 
 

@@ -12,7 +12,6 @@ import typer
 
 from cgstate.cli.document import print_document
 from cgstate.cli.exits import Exit
-from cgstate.cli.stdout import answering
 from cgstate.errors import ConfigError
 from cgstate.spec.tools import ToolMissing
 
@@ -57,11 +56,10 @@ def mutants(
         raise typer.Exit(Exit.VIOLATED) from None
     if evidence is not None:
         write(evidence, tried, f"cgstate mutants --evidence {evidence}", commit, order=list(every()))
-    with answering():
-        if as_json:
-            print_document("mutants", {"figures": figures(tried), "mutants": [_words(each) for each in tried]})
-        else:
-            _show(tried)
+    if as_json:
+        print_document("mutants", {"figures": figures(tried), "mutants": [_words(each) for each in tried]})
+    else:
+        _show(tried)
     fates = {each.fate for each in tried}
     if Fate.survived in fates:
         raise typer.Exit(Exit.VIOLATED)

@@ -31,6 +31,15 @@ class GateBusy(Exception):
     """A lazy capture would have had to wait; nothing was changed. Internal: becomes an eager answer."""
 
 
+class TurnsApart(ConfigError):
+    """A lazy capture has static inputs that it cannot share; the routine is not to blame. Internal: becomes an eager answer."""
+
+
+def _has_turn(entry: Entry) -> bool:
+    """Whether it has a recording, bound or to be bound, which keeps the turn that its pool has."""
+    return entry.graph is not None or entry.recorded
+
+
 class Capture:
     """One capture of a transaction, from its beginning to its end.
 
@@ -261,7 +270,8 @@ class Capture:
         Each call writes them, so that a call of one graph must not overlap a replay of the other (I5).
 
         Raises:
-            ConfigError: the pool has graphs already that take turns of their own, or two others do.
+            ConfigError: the pool has graphs already that take turns of their own, or two others do. No call fails for that: a lazy
+                capture is REJECTED.
         """
         if self.buffers is None or self._transaction.profiles:
             return
@@ -271,14 +281,15 @@ class Capture:
         storages = {key for key, size in backend.storages(self.buffers).items() if size and key not in pinned}
         with gate.lock:
             turns = {turn for key in storages if (turn := gate.statics.get(key)) is not None and turn is not pool.turn}
-            if len(turns) == 1 and not any(other.turn is pool.turn and other.graph is not None for other in pool.domain.entries):
+            if len(turns) == 1 and not any(other.pool is pool and _has_turn(other) for other in pool.domain.entries):
                 (pool.turn,) = turns
             elif turns and any(
-                other.graph is not None and other.turn in turns and storages & backend.storages(other.buffers).keys()
+                _has_turn(other) and other.pool.turn in turns and storages & backend.storages(other.buffers).keys()
                 for manager in gate.managers
                 for other in manager.entries()
             ):
-                raise ConfigError(
+                refusal = TurnsApart if self._transaction.lazy else ConfigError
+                raise refusal(
                     f"static inputs of {entry.name} are in memory that graphs of another pool read, and the graphs of its own pool "
                     "do not take turns with those: let all share one pool, or give it static inputs of its own"
                 )
@@ -360,6 +371,8 @@ class Capture:
         books, entry, transaction = self._books, self.entry, self._transaction
         errors = self.undo.errors
         kind = FailureKind.USER if error is None else books.kind_of(error)
+        if isinstance(error, TurnsApart):
+            kind = FailureKind.REJECTED
         if errors and self._device_lost():
             kind = FailureKind.DEVICE
         refused = isinstance(error, LiveAcrossBreak) and not transaction.lazy

@@ -114,7 +114,8 @@ def close(books: Books, timeout: float | None) -> bool:
                 if not books.lost:
                     retire_everything(books)
                 books.close(leases=books.leases)
-        return_bytes(books)
+        return_bytes(books, mark=True)
+        books.reclaimer.await_releases(timeout)
         if books.lost:  # before, or noticed only now
             books.reclaimer.let_go()
         with books.gate.lock:
@@ -123,13 +124,13 @@ def close(books: Books, timeout: float | None) -> bool:
     return True
 
 
-def return_bytes(books: Books) -> None:
-    """Reclaim and flush; waits for replays still running on the device. Nothing if that is lost."""
+def return_bytes(books: Books, *, mark: bool = False) -> None:
+    """Reclaim and flush; waits for replays still running on the device. Nothing if that is lost. ``mark``: as `Reclaimer.flush`."""
     if not books.lost:
         books.reclaimer.finish()
     if books.lost:
         return
-    books.reclaimer.flush()
+    books.reclaimer.flush(mark=mark)
     with books.gate.lock:
         forget_everything(books)
 

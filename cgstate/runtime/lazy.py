@@ -128,10 +128,9 @@ def _examine(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
 def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable) -> Entry | Fallback:
     """Make room, capture, bind; the manager is ours."""
     books = record.manager
-    if not make_place(record, descriptor):
-        return Fallback.capacity
-    if not make_bytes(record, descriptor):
-        return Fallback.budget
+    refused = make_place(record, descriptor) or make_bytes(record, descriptor)
+    if refused is not None:
+        return refused
     transaction = Transaction(books, TransactionKind.lazy)
     try:
         with books.gate.lock:
@@ -148,7 +147,7 @@ def _capture(record: ComponentRecord, routine: AnyRoutine, descriptor: Hashable)
     except CaptureFailed as failure:
         return _answer(record, failure)
     except IllegalTransition:
-        return Fallback.unavailable  # the world moved on between begin and commit
+        return Fallback.vote if transaction.outvoted else Fallback.unavailable  # the world moved on between begin and commit
     finally:
         try:
             _leave(record, transaction, descriptor)

@@ -512,10 +512,17 @@ class GraphManager:
     def close(self, timeout: float | None = None) -> None:
         """`release` for good: components answer eagerly from now on, entries refuse. Idempotent.
 
+        When it returns, every graph is destroyed and all that it used is let go of: its memory, what ``retain`` was given, and what
+        libraries such as NCCL have retained in it, which the driver releases later than the graph. So their owners may end.
+
         If giving bytes back fails, the manager is closed all the same; another call goes on with what is left.
+
+        Args:
+            timeout: Seconds to wait for leases of other threads, and then for the driver; None waits for ever.
 
         Raises:
             LeaseOutstanding: as `release`; the manager serves on.
+            ReleasePending: the driver has not let go of something in time. The manager is closed; call again.
             CaptureActive: called inside a transaction of this manager.
         """
         books = self._books

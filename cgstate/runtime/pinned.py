@@ -2,7 +2,8 @@
 
 A graph knows memory by address alone. What it reads besides its static buffers is kept alive with it until the reclaimer destroys
 it, so a baked address never points into memory that was given back. Where a tensor may be *moved* (its storage swapped, or another
-tensor put in its place), it is declared pinned: its address is read when it is baked in, and compared on each replay.
+tensor put in its place), it is declared pinned: its address is read when it is baked in, and compared on each replay. So is its
+layout, as the graph reads those elements in those places: another view of the same memory has other values.
 """
 
 from __future__ import annotations
@@ -22,26 +23,30 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """How the elements of a tensor lie behind its address, and of what kind they are."""
+    """How the elements of a tensor lie behind its address, of what kind they are, and what torch does to them at each reading."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: object
+    conjugated: bool
+    negated: bool
 
     @classmethod
     def of(cls, tensor: Any) -> Layout:
         """Of a tensor, of whichever backend's."""
-        return cls(tensor.shape, tensor.stride(), tensor.dtype)
+        lazy = hasattr(tensor, "is_conj")  # torch's, not the simulator's own
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, lazy and tensor.is_conj(), lazy and tensor.is_neg())
 
     def says(self, other: Layout) -> bool:
         """Whether the same elements are in the same places; where there is one element, its distance to the next means nothing."""
-        return self == other or (self.shape, self._steps(), self.dtype) == (other.shape, other._steps(), other.dtype)
+        return self == other or self._replace(strides=self._steps()) == other._replace(strides=other._steps())
 
-    def _steps(self) -> list[int]:
-        return [stride for size, stride in zip(self.shape, self.strides, strict=True) if size != 1]
+    def _steps(self) -> tuple[int, ...]:
+        return tuple(stride for size, stride in zip(self.shape, self.strides, strict=True) if size != 1)
 
     def __str__(self) -> str:
-        return f"shape {tuple(self.shape)}, strides {self.strides} and {self.dtype}"
+        view = ", a conjugated view" * self.conjugated + ", a negated view" * self.negated
+        return f"shape {tuple(self.shape)}, strides {self.strides} and {self.dtype}{view}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,9 +69,19 @@ class Pin:
     storage: object
 
     def problem(self, backend: Backend) -> str:
-        """What is wrong with its place now; empty if nothing is."""
-        now = backend.address(_tensor(self.source))
-        return "" if now == self.address else f"{self.name} at {self.address:#x}, where it was captured; it is at {now:#x}"
+        """What is wrong with its place, or with how it lies there now; empty if nothing is."""
+        return self.problem_of(backend, _tensor(self.source))
+
+    def problem_of(self, backend: Backend, tensor: object) -> str:
+        """What is wrong with ``tensor`` in its place; empty if nothing is.
+
+        Raises:
+            ConfigError: it is no tensor.
+        """
+        place, layout = backend.address(tensor), Layout.of(tensor)
+        if place == self.address and layout.says(self.layout):
+            return ""
+        return f"{self.name} at {self.address:#x}, of {self.layout}, as it was captured; now it is at {place:#x}, of {layout}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +150,7 @@ class Baking:
         """What was baked in, once the recording is made.
 
         Raises:
-            ConfigError: something moved while it was recorded, so that the graph may know either place.
+            ConfigError: something moved while it was recorded, or became another view, so that the graph may know either.
         """
         for pin in self._baked.pins:
             if problem := pin.problem(self._backend):
@@ -174,7 +189,7 @@ def check(entry: Entry) -> None:
     """Compare every baked address, in the entry's turn and without the lock: it asks the user's own tensors and functions.
 
     Raises:
-        StaleBinding: one of them moved. Nothing was changed; it works again once that is back in its place.
+        StaleBinding: one of them moved, or is another view of what is there. Nothing was changed; it works again once that is back.
     """
     backend = entry.manager.backend
     for pin in entry.baked.pins:
@@ -200,10 +215,8 @@ def _look_and_copy(
     check(entry)
     for position, pin in zip(routine.pinned, entry.baked.pins, strict=True):
         given = args[position] if position < len(args) else None
-        place, layout = record.manager.backend.address(given), Layout.of(given)
-        if place != pin.address or not layout.says(pin.layout):
-            needs = f"{pin.name} at {pin.address:#x}, of {pin.layout}; given is one at {place:#x}, of {layout}"
-            raise StaleBinding("entry", entry.name, entry.state, "replay", needs)
+        if problem := pin.problem_of(record.manager.backend, given):
+            raise StaleBinding("entry", entry.name, entry.state, "replay", problem)
     routine.copy_runtime_inputs(descriptor, buffers, *args, **kwargs)
 
 

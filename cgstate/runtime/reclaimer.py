@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from cgstate.backends.base import Event, Graph
-from cgstate.errors import describe
+from cgstate.backends.base import Event, Graph, ReleaseMark
+from cgstate.errors import ReleasePending, describe
 from cgstate.lifecycle.states import EntryState, FailureKind, PoolKind, PoolState
 from cgstate.runtime.domain import Home
 from cgstate.runtime.pinned import NOTHING
@@ -25,6 +25,8 @@ from cgstate.runtime.witness import Notice
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
     from cgstate.runtime.entry import Entry
+
+T = TypeVar("T")
 
 log = logging.getLogger("cgstate")
 
@@ -59,6 +61,7 @@ class Return:
     """One return of bytes to the device.
 
     Attributes:
+        marks: Whether somebody wants to wait for the driver's releases, too.
         pools: The pools to give back.
         started: When it began, nanoseconds; who waits for its turn has not begun.
         returned: Bytes that came back so far.
@@ -66,6 +69,7 @@ class Return:
         over: Whether it does so no more.
     """
 
+    marks: bool = False
     pools: Sequence[Pool] = ()
     started: int = 0
     returned: int = 0
@@ -78,13 +82,15 @@ class Reclaimer:
 
     Attributes:
         blocked: Whether library workspaces could not be cleared when pools were last given back.
+        mark: Where the driver will have let go of what the destroyed graphs retained; None while nobody waits for that.
     """
 
-    __slots__ = ("blocked", "books", "flushed_bytes", "flushes", "queue", "reclaims", "stalled_ns")
+    __slots__ = ("blocked", "books", "flushed_bytes", "flushes", "mark", "queue", "reclaims", "stalled_ns")
 
     def __init__(self, books: Books) -> None:
         self.books = books
         self.blocked = False
+        self.mark: ReleaseMark | None = None
         self.queue: deque[Retired] = deque()
         self.reclaims = 0
         self.flushes = 0
@@ -179,9 +185,35 @@ class Reclaimer:
         """
         self._give_back(always=False)
 
-    def flush(self) -> int:
-        """`drop_pools`, and return all that the allocator caches to the device in any case; the bytes returned."""
-        return self._give_back(always=True)
+    def flush(self, *, mark: bool = False) -> int:
+        """`drop_pools`, and return all that the allocator caches to the device in any case; the bytes returned.
+
+        ``mark``: `await_releases` comes next.
+        """
+        return self._give_back(always=True, mark=mark)
+
+    def await_releases(self, timeout: float | None) -> None:
+        """After a flush that has marked it: wait until the driver has let go of what destroyed graphs retained.
+
+        Raises:
+            ReleasePending: it has not, after ``timeout`` seconds.
+        """
+        mark = self.mark
+        if mark is None:
+            return
+        if self._ask(lambda: mark.wait(timeout)) is False:
+            raise ReleasePending(f"{self.books.name}: the driver still holds what graphs of it retained, after {timeout} s")
+        self.mark = None
+
+    def _ask(self, question: Callable[[], T]) -> T | None:
+        """Ask the device; None when it is lost, which the books know then."""
+        try:
+            return question()
+        except Exception as error:
+            self.books.notice(error)
+            if not self.books.lost:
+                raise
+            return None
 
     def flush_rest(self) -> None:
         """After the end: flush what was held then and is no more. Waits for no capture, and leaves the caller's own alone."""
@@ -196,6 +228,7 @@ class Reclaimer:
         with self.books.gate.lock:
             pools, self.books.pools = self.books.pools, []
             self.queue.clear()
+            self.mark = None  # it never comes
             for entry in self.books.entries():
                 entry.buffers = entry.output = None
                 entry.baked = NOTHING
@@ -205,8 +238,8 @@ class Reclaimer:
             except Exception:
                 log.exception("%s: letting go of pool %s failed; going on", self.books.name, pool.name)
 
-    def _give_back(self, *, always: bool) -> int:
-        work = Return()
+    def _give_back(self, *, always: bool, mark: bool = False) -> int:
+        work = Return(mark)
         try:
             if self._begin_return(work, always=always):
                 self._return(work)
@@ -269,6 +302,8 @@ class Reclaimer:
                 for each in gate.managers:
                     each.workspaces_cleared()
         work.returned += books.backend.flush()
+        if work.marks and self.mark is None:
+            self.mark = self._ask(books.backend.mark_releases)
 
     def _end_return(self, work: Return) -> None:
         """Let captures begin again, and measure what is left; nothing for one that was never begun."""
@@ -399,10 +434,12 @@ class Reclaimer:
         self.books.point("destroy")
         interrupts: list[BaseException] = []
         for retired in batch:
-            retired.keep, retired.statics = None, Statics(None)
             try:
-                if retired.graph is not None:
-                    retired.graph.destroy()
+                try:
+                    if retired.graph is not None:
+                        retired.graph.destroy()
+                finally:
+                    retired.keep, retired.statics = None, Statics(None)  # after the graph, which has used it
                 retired.gone = True
             except Exception:
                 name = self.books.name

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cgstate.lifecycle.states import EntryState, PoolKind
 from cgstate.runtime.domain import LIVE
-from cgstate.runtime.stats import Eviction
+from cgstate.runtime.stats import Eviction, Fallback
 from cgstate.runtime.vote import Ballot
 
 if TYPE_CHECKING:
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.record import ComponentRecord
 
+SHORT = {Eviction.capacity: Fallback.capacity, Eviction.budget: Fallback.budget}
+"""What a call lacks where the eviction that it needs fails."""
 
-def make_place(record: ComponentRecord, descriptor: Hashable) -> bool:
-    """Evict until ``descriptor`` has a place in the component; False if it cannot be had now. The manager is the caller's."""
+
+def make_place(record: ComponentRecord, descriptor: Hashable) -> Fallback | None:
+    """Evict until ``descriptor`` has a place in the component; else why it cannot be had now. The manager is the caller's."""
     books = record.manager
     declared = descriptor in record.declared
     places = record.capacity if declared else record.capacity - len(record.declared)
@@ -37,14 +40,17 @@ def make_place(record: ComponentRecord, descriptor: Hashable) -> bool:
             if record.has_room and bound + going < places:
                 break
             victim = min(_victims(rivals), key=_age, default=None) if bound >= places else None
-        if victim is None or not _evict(books, [victim], Eviction.capacity):
-            return False
+        if victim is None:
+            return Fallback.capacity
+        refused = _evict(books, [victim], Eviction.capacity)
+        if refused is not None:
+            return refused
         held = record.held
         books.reclaimer.settle()
         if record.held == held:
-            return False  # the device is still replaying it: one victim will do
+            return Fallback.capacity  # the device is still replaying it: one victim will do
     books.reclaimer.drop_pools()
-    return True
+    return None
 
 
 def may_fit(record: ComponentRecord, descriptor: Hashable) -> bool:
@@ -57,25 +63,28 @@ def may_fit(record: ComponentRecord, descriptor: Hashable) -> bool:
         return _choose(books, books.budget.need(record, descriptor, below))[1] <= 0
 
 
-def make_bytes(record: ComponentRecord, descriptor: Hashable) -> bool:
-    """Evict, reclaim and flush until the capture fits the budget, by what is known; False if it does not now.
+def make_bytes(record: ComponentRecord, descriptor: Hashable) -> Fallback | None:
+    """Evict, reclaim and flush until the capture fits the budget, by what is known; else why it does not now.
 
     The manager is the caller's, and what was retired before is given back already.
     """
     books = record.manager
     if books.budget.limit is None:
-        return True
+        return None
     below = books.budget.below(record, descriptor)
     with books.gate.lock:
         need = books.budget.need(record, descriptor, below)
         chosen, short = _choose(books, need)
-    if short > 0 or not _evict(books, chosen, Eviction.budget):
-        return False
+    if short > 0:
+        return Fallback.budget
+    refused = _evict(books, chosen, Eviction.budget)
+    if refused is not None:
+        return refused
     if chosen:
         books.reclaimer.settle()
         books.reclaimer.drop_pools()
     with books.gate.lock:
-        return books.budget.held() + need <= books.budget.limit
+        return None if books.budget.held() + need <= books.budget.limit else Fallback.budget
 
 
 def shrink(books: Books) -> int:
@@ -86,7 +95,7 @@ def shrink(books: Books) -> int:
         books.reclaimer.drop_pools()
         with books.gate.lock:
             chosen, _ = _choose(books, 0)
-        if not chosen or not _evict(books, chosen, Eviction.budget):
+        if not chosen or _evict(books, chosen, Eviction.budget) is not None:
             return evicted
         evicted += len(chosen)
 
@@ -125,16 +134,16 @@ def _choose(books: Books, need: int) -> tuple[list[Entry], int]:
     return chosen, short
 
 
-def _evict(books: Books, victims: Sequence[Entry], cause: Eviction) -> bool:
-    """Retire all victims, or none: False if one is in use by now, or another rank does not agree."""
+def _evict(books: Books, victims: Sequence[Entry], cause: Eviction) -> Fallback | None:
+    """Retire all victims, or none: then why, as another rank does not agree, or one is in use by now and the shortage remains."""
     for victim in victims:
         record = victim.component
         if record.collective and not books.vote.agree(Ballot.evict, record.component_id, victim.descriptor):
-            return False
+            return Fallback.vote
     with books.gate.lock:
         if any(victim.leases or not victim.may_evict() for victim in victims):
-            return False
+            return SHORT[cause]
         for victim in victims:
             victim.component.admission.evicted(victim.descriptor, victim.hits)
             books.evict_domain(victim.domain, cause=cause)
-    return True
+    return None

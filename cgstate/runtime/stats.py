@@ -46,7 +46,7 @@ class Fallback(StrEnum):
     turn_held = auto()
     """The call came from inside another call into the same pool."""
     vote = auto()
-    """Another rank did not agree."""
+    """Another rank did not agree to the capture, to its commit, or to an eviction that it needed."""
 
 
 class Eviction(StrEnum):

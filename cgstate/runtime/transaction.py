@@ -47,9 +47,22 @@ class Transaction:
         captured: The recordings so far, in order of capture.
         current: The capture that was begun and has not ended.
         failed: Whether a capture failed, or was interrupted: nothing can be bound any more.
+        outvoted: Whether another rank did not agree to its commit.
     """
 
-    __slots__ = ("_block", "_components", "_open", "books", "captured", "committed", "committing", "current", "failed", "kind")
+    __slots__ = (
+        "_block",
+        "_components",
+        "_open",
+        "books",
+        "captured",
+        "committed",
+        "committing",
+        "current",
+        "failed",
+        "kind",
+        "outvoted",
+    )
 
     def __init__(self, books: Books, kind: TransactionKind) -> None:
         self.books = books
@@ -59,6 +72,7 @@ class Transaction:
         self.captured: list[Capture] = []
         self.current: Capture | None = None
         self.failed = False
+        self.outvoted = False
         self._components: dict[str, ComponentRecord] = {}
         self._open = True
         self._block: Generator[None] | None = None
@@ -104,8 +118,8 @@ class Transaction:
             stream: A framework stream to capture on; default: the domain's own. A stream of yours may own library workspaces
                 outside the pool, so the domain then keeps its bytes until it is retired as a whole.
             pinned: Tensors that the work uses where they are, and functions that return the tensor that is in a place now. Their
-                addresses are baked in; on each replay they are compared, and `StaleBinding` is raised if one has moved. The old
-                memory is kept until the entry is evicted.
+                addresses and layouts are baked in; on each replay they are compared, and `StaleBinding` is raised if one has moved
+                or is another view of its memory. The old memory is kept until the entry is evicted.
             retain: What else must live as long as the graph. The recorded function does anyway, with all that it closes over.
 
         Returns:
@@ -298,6 +312,7 @@ class Transaction:
         for captured in self.captured:
             record = captured.entry.component
             if record.collective and not books.vote.agree(Ballot.commit, record.component_id, captured.entry.descriptor):
+                self.outvoted = True
                 raise books.refuse("commit", "all ranks agree")
         books.point("commit")
         with books.gate.lock, self._audited("commit"):

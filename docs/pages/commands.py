@@ -14,7 +14,7 @@ from cgstate.cli.exits import Exit
 EXITS = {
     Exit.HOLDS: "it holds, or was done",
     Exit.VIOLATED: "violated: what was checked does not hold",
-    Exit.USAGE: "a mistake of the user's; one line on stderr",
+    Exit.USAGE: "a mistake of the user's, or an answer that nobody got; one line on stderr, none after a closed pipe",
     Exit.INCONCLUSIVE: "inconclusive: a limit was reached",
     Exit.MISSING: "a tool or a device is missing",
 }

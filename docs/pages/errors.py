@@ -32,7 +32,8 @@ ADVICE: dict[type[CGStateError], Advice] = {
     ),
     errors.StaleBinding: Advice(
         "An entry was replayed under a lease after memory whose address its graph has baked in was replaced; or a call brought "
-        "another tensor where the routine has a pinned input; or the memory moved during the capture.",
+        "another tensor where the routine has a pinned input; or a pinned tensor is another view of its memory: of other shape, "
+        "strides or dtype, or conjugated; or the memory moved during the capture.",
         "Capture anew: `manager.capture_and_bind()`. For a pinned input, pass the tensor that was captured, or do not pin it.",
     ),
     errors.CaptureActive: Advice(
@@ -52,6 +53,11 @@ ADVICE: dict[type[CGStateError], Advice] = {
     errors.LeaseOutstanding: Advice(
         "`close`, `release`, `suspend` or `mutating` found leases: this thread holds one, or other threads outlasted the timeout.",
         "Release leased outputs and leave `with entry.lease()` blocks, then call again.",
+    ),
+    errors.ReleasePending: Advice(
+        "`close` has destroyed every graph, and the driver has not let go in time of what a library has retained in them (NCCL "
+        "does): a callback of somebody's may hang. Until then memory that such a callback uses must not be freed.",
+        "Call `close` again, with a longer timeout.",
     ),
     errors.ManagerClosed: Advice(
         "A closed manager was asked to do something; `stats` and `memory` still answer, and components answer eagerly.",

@@ -310,3 +310,34 @@ def test_a_graph_dropped_before_its_capture_began_gives_its_pool_back_where_a_re
     del graph
     gc.collect()
     assert pool.use_count() == (1 if newer else 2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_only_a_mark_is_behind_what_the_driver_has_to_let_go_of(seed: int) -> None:
+    device, log = SimDevice(schedule=Drawn(Random(seed))), list[str]()
+    graphs = [retained(device, log, name) for name in ("first", "second")]
+    for graph in graphs:
+        graph.replay()
+        graph.destroy()
+    mark = device.mark_releases()
+    later = retained(device, log, "later")
+    later.destroy()
+    assert mark.wait(None)
+    assert {"first", "second"} <= set(log)
+    assert mark.wait(0), "it may be said again"
+    run_dry(device)
+    assert sorted(set(log) & {"first", "second", "later"}) == ["first", "later", "second"]
+
+
+def test_a_mark_on_a_lost_device_waits_for_nothing(device: SimDevice) -> None:
+    log: list[str] = []
+    graph = retained(device, log)
+    graph.replay()
+    graph.destroy()
+    mark = device.mark_releases()
+    device.lose()
+    assert mark.wait(None)
+    assert log == []
+    with pytest.raises(SimAcceleratorError):
+        device.mark_releases()

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 import weakref
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 import cgstate
-from cgstate.backends.sim import SimTensor, captured
+from cgstate.backends.sim import Drawn, SimGraph, SimTensor, captured
 from cgstate.backends.sim.errors import SimAcceleratorError
+from cgstate.backends.sim.releases import SimReleaseMark
 from tests.runtime.helpers import WIDTH, Model, counts, elsewhere, reached, running
+
+
+class Communicator:
+    """What graphs use, and has an owner."""
 
 
 def ask(model: Model, net: cgstate.Component[..., SimTensor], size: int = 4) -> None:
@@ -130,6 +138,97 @@ class TestClose:
             manager.capture_and_bind()
         assert manager.state == "CLOSED"
         nothing_left(model)
+
+    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("what", ["bound", "evicted", "segments", "dropped recordings"])
+    def test_it_returns_once_the_driver_has_let_go_of_what_graphs_retained(  # B26
+        self, what: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = Model(schedule=Drawn(random.Random(seed)))
+        begin, begun, released = SimGraph.capture_begin, list[SimGraph](), list[SimGraph]()
+
+        def begin_and_retain(graph: SimGraph, *how: Any) -> None:
+            begin(graph, *how)
+            graph.retain(partial(released.append, graph))
+            begun.append(graph)
+
+        def segments() -> Generator[cgstate.Break, None, SimTensor]:
+            yield cgstate.Break(lambda: None)
+            return model.net(x)
+
+        monkeypatch.setattr(SimGraph, "capture_begin", begin_and_retain)
+        manager, x = model.manager(), model.input(4)
+        entry = manager.entry("low", 1)
+        with suppress(KeyError), manager.transaction() as tx:
+            tx.capture(entry, lambda warmup: segments if what == "segments" else lambda: model.net(x))
+            if what == "dropped recordings":
+                raise KeyError
+        if what != "dropped recordings":
+            entry.replay()  # in flight
+        if what == "evicted":
+            manager.evict("low")
+        manager.close()
+        assert len(begun) == (2 if what == "segments" else 1)
+        assert sorted(map(id, released)) == sorted(map(id, begun))
+
+    @pytest.mark.parametrize("timeout", [0, 0.5])
+    def test_a_driver_that_does_not_let_go_in_time_is_told_of_and_another_close_goes_on(
+        self, timeout: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = Model()
+        net = model.component()
+        manager = model.serving(net)
+        asked: list[float | None] = []
+
+        def late(mark: SimReleaseMark, seconds: float | None) -> bool:
+            asked.append(seconds)
+            return False
+
+        monkeypatch.setattr(SimReleaseMark, "wait", late)
+        for _ in range(2):
+            with pytest.raises(cgstate.ReleasePending, match="still holds what graphs of it retained"):
+                manager.close(timeout)
+            assert (manager.state, net.attached, manager.memory().total) == ("CLOSED", False, 0)
+            ask(model, net)
+        monkeypatch.undo()
+        manager.close(timeout)
+        assert asked == [timeout] * 2
+        nothing_left(model)
+
+    def test_a_device_that_is_lost_while_it_waits_for_the_driver_lets_it_close(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Model()
+        manager = model.serving(model.component())
+
+        def lost(mark: SimReleaseMark, seconds: float | None) -> bool:
+            model.dev.lose()
+            raise SimAcceleratorError(710)
+
+        monkeypatch.setattr(SimReleaseMark, "wait", lost)
+        manager.close()
+        assert (manager.state, manager.memory().total) == ("CLOSED", 0)
+
+    def test_what_a_graph_used_goes_after_the_graph(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Model()
+        order: list[str] = []
+        destroy = SimGraph.destroy
+
+        def destroying(graph: SimGraph) -> None:
+            destroy(graph)
+            order.append("graph")
+
+        monkeypatch.setattr(SimGraph, "destroy", destroying)
+        manager = model.manager()
+
+        def capture() -> None:
+            communicator = Communicator()
+            weakref.finalize(communicator, order.append, "communicator")
+            x = model.input(4)
+            with manager.transaction() as tx:
+                tx.capture(manager.entry("low", 1), lambda warmup: lambda: model.net(x), retain=[communicator])
+
+        capture()
+        manager.close()
+        assert order == ["graph", "communicator"]
 
     def test_every_method_of_a_closed_manager_says_so(self) -> None:
         model = Model()

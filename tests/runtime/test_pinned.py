@@ -116,6 +116,57 @@ class TestPinned:
         assert answer(entry) == kernels.add(x, slots["adapter"]).tolist()
         assert manager.stats().components["low"].captures == 2
 
+    @pytest.mark.parametrize("door", ["replay", "lease"])
+    @pytest.mark.parametrize(
+        ("view", "words"),
+        [
+            (lambda whole: whole.narrow(0, 0, 2), "shape (2, 4), strides (4, 1)"),
+            (lambda whole: whole.t(), "shape (4, 4), strides (1, 4)"),
+        ],
+        ids=["shape", "strides"],
+    )
+    def test_another_view_of_the_same_memory_is_noticed_before_the_launch(
+        self, model: Model, view: Callable[[SimTensor], SimTensor], words: str, door: str
+    ) -> None:
+        slots = {"kv": model.dev.rand(4, WIDTH)}
+        manager = model.manager()
+        whole, x = slots["kv"], model.input(2)
+        entry = captured(manager, lambda: kernels.matmul(x, slots["kv"]), pinned=[lambda: slots["kv"]])
+        right = answer(entry)
+        slots["kv"] = view(whole)
+        model.dev.synchronize()
+        assert slots["kv"].data_ptr() == whole.data_ptr()
+        with refused(entry, "low[1]", "pinned[0]", words):
+            if door == "replay":
+                entry.replay()
+            else:
+                with entry.lease() as lease:
+                    lease.replay()
+        slots["kv"] = whole.t().t()
+        assert answer(entry) == right
+
+    @pytest.mark.parametrize("kind", ["dtype", "conjugated", "negated"])
+    @pytest.mark.parametrize("first", ["plain", "view"])
+    def test_a_view_with_other_values_of_the_same_bytes_is_noticed(self, model: Model, kind: str, first: str) -> None:
+        torch = pytest.importorskip("torch")
+        whole = torch.rand(2, 2, dtype=torch.complex64)
+        plain, view = {
+            "dtype": (whole.real, whole.real.view(torch.int32)),
+            "conjugated": (whole, whole.conj()),
+            "negated": (whole.imag, whole.conj().imag),
+        }[kind]
+        assert plain.data_ptr() == view.data_ptr()
+        slots = {"kv": plain if first == "plain" else view}
+        manager = model.manager()
+        entry = captured(manager, lambda: plain * 2, pinned=[lambda: slots["kv"]])  # the simulator records no lazy views
+        entry.replay()
+        model.dev.synchronize()
+        slots["kv"] = view if first == "plain" else plain
+        with refused(entry, "pinned[0]", "torch.int32" if kind == "dtype" else f"a {kind} view"):
+            entry.replay()
+        slots["kv"] = plain if first == "plain" else view
+        entry.replay()
+
     def test_an_error_of_such_a_function_is_the_users_own_and_nothing_is_launched(self, model: Model) -> None:
         slots: dict[str, SimTensor] = {"ws": model.input(2)}
         manager = model.manager()
@@ -509,6 +560,20 @@ class TestInputs:
                 net(x, other, line)
         same = line.as_strided((1, 4), (1, 1))  # one row: how far it is to the next is nothing
         assert torch.equal(net(x, kv, same), x @ kv + line)
+
+    @pytest.mark.parametrize("kind", ["conjugated", "negated"])
+    def test_a_conjugated_or_negated_view_of_the_pinned_memory_is_refused(self, model: Model, kind: str) -> None:
+        torch = pytest.importorskip("torch")
+        whole = torch.rand(4, 4, dtype=torch.complex64)
+        kv, view = (whole, whole.conj()) if kind == "conjugated" else (whole.imag, whole.conj().imag)
+        routine = cgstate.BucketedRoutine(lambda x, kv: x + kv, lambda n: (torch.zeros(n, 4, dtype=kv.dtype), kv), pinned=[1])
+        net = cgstate.Component("net", routine, [4])
+        manager = model.serving(net)
+        x = torch.rand(4, 4, dtype=kv.dtype)
+        with refused(manager.entry("net", 4), "input 1", f"a {kind} view"):
+            net(x, view)
+        assert torch.equal(net(x, kv), x + kv)
+        assert manager.stats().components["net"].hits == 1
 
     def test_what_is_not_covered_is_eager_with_any_tensor(self, model: Model) -> None:
         net, kv = self.cache(model)

@@ -16,6 +16,7 @@ from cgstate.backends.cuda import values as nested
 from cgstate.backends.cuda.driver import driver
 from cgstate.backends.cuda.graphs import CudaGraph
 from cgstate.backends.cuda.pools import AnyPool, CudaPool, ForeignPool
+from cgstate.backends.cuda.releases import CudaReleaseMark
 from cgstate.backends.cuda.streams import CudaStream, current_handle, new_exclusive, status_of
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureActive, ConfigError
@@ -158,6 +159,10 @@ class CudaBackend:
                 return 0
             raise
         return max(0, before - self._counted("reserved_bytes"))
+
+    def mark_releases(self) -> CudaReleaseMark:
+        """As `base.Backend.mark_releases`. Waits for the end of a capture of ours on another device, rather than break it."""
+        return CudaReleaseMark(self._index)
 
     def allocated_bytes(self) -> int:
         """As `base.Backend.allocated_bytes`."""

@@ -18,6 +18,9 @@ from cgstate.errors import ConfigError
 
 _NON_BLOCKING = 1
 _THREAD_LOCAL = 1
+_NO_DESTRUCTOR_SYNC = 1
+_MOVE = 1
+_NOT_READY = 600
 _INVALID_CONTEXT = 201
 
 
@@ -62,6 +65,14 @@ class Driver:
         self._begin = _function(library, "cuStreamBeginCapture_v2", handle, ctypes.c_int)
         self._end = _function(library, "cuStreamEndCapture", handle, pointer)
         self._destroy_graph = _function(library, "cuGraphDestroy", handle)
+        self._create_graph = _function(library, "cuGraphCreate", pointer, number)
+        self._add_empty_node = _function(library, "cuGraphAddEmptyNode", pointer, handle, handle, ctypes.c_size_t)
+        self._create_object = _function(library, "cuUserObjectCreate", pointer, handle, handle, number, number)
+        self._retain_object = _function(library, "cuGraphRetainUserObject", handle, handle, number, number)
+        self._instantiate = _function(library, "cuGraphInstantiateWithFlags", pointer, handle, ctypes.c_ulonglong)
+        self._launch = _function(library, "cuGraphLaunch", handle, handle)
+        self._query = _function(library, "cuStreamQuery", handle)
+        self._destroy_executable = _function(library, "cuGraphExecDestroy", handle)
 
     def create_stream(self, index: int) -> int:
         """A new non-blocking stream of device ``index``. Never to be destroyed: tensors and cached blocks may still name it."""
@@ -98,6 +109,39 @@ class Driver:
         self._end(handle, ctypes.byref(graph))
         if graph.value:
             self._destroy_graph(graph)
+
+    def mark_releases(self, index: int, stream: int, release: ctypes.c_void_p, argument: int) -> None:
+        """Launch a graph of nothing on a stream of device ``index``, and destroy it: some time later the driver calls ``release``.
+
+        A C function, called with ``argument`` on a thread of the driver's.
+        """
+        graph, node, kept, executable = (ctypes.c_void_p() for _ in range(4))
+        with context_of(index):
+            self._create_graph(ctypes.byref(graph), 0)
+            try:
+                self._add_empty_node(ctypes.byref(node), graph, None, 0)
+                self._create_object(ctypes.byref(kept), argument, release, 1, _NO_DESTRUCTOR_SYNC)
+                self._retain_object(graph, kept, 1, _MOVE)
+                self._instantiate(ctypes.byref(executable), graph, 0)
+                try:
+                    self._launch(executable, stream)
+                finally:
+                    self._destroy_executable(executable)
+            finally:
+                self._destroy_graph(graph)
+
+    def raise_if_lost(self, index: int, stream: int) -> None:
+        """Ask a stream of device ``index`` how far it is.
+
+        Raises:
+            DriverError: the context is lost.
+        """
+        with context_of(index):
+            try:
+                self._query(stream)
+            except DriverError as error:
+                if error.error_code != _NOT_READY:
+                    raise
 
 
 def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Callable[..., None]:

@@ -27,6 +27,7 @@ from cgstate.backends.sim.graph import SimGraph
 from cgstate.backends.sim.host import current_host
 from cgstate.backends.sim.memory import ITEM_BYTES, SEGMENT_ROUND
 from cgstate.backends.sim.pool import SimPool, allocating_from, views_of
+from cgstate.backends.sim.releases import SimReleaseMark
 from cgstate.backends.sim.streams import SimStream
 from cgstate.backends.sim.tensor import SimTensor
 from cgstate.backends.sim.values import (
@@ -179,6 +180,11 @@ class SimBackend:
     def flush(self) -> int:
         """As `base.Backend.flush`."""
         return self.sim.flush()
+
+    @faulted("mark_releases")
+    def mark_releases(self) -> SimReleaseMark:
+        """As `base.Backend.mark_releases`."""
+        return self.sim.mark_releases()
 
     @faulted("allocated_bytes")
     def allocated_bytes(self) -> int:

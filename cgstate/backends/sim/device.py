@@ -23,6 +23,7 @@ from cgstate.backends.sim.generator import Generator
 from cgstate.backends.sim.host import current_host, handle_getter, queue_getter
 from cgstate.backends.sim.memory import DeviceMemory
 from cgstate.backends.sim.pool import SimPool
+from cgstate.backends.sim.releases import SimReleaseMark
 from cgstate.backends.sim.schedule import Executor, InOrder, Schedule
 from cgstate.backends.sim.streams import SimEvent, SimStream, StreamQueue, StreamTable
 from cgstate.backends.sim.tensor import Nested, SimTensor, checked, flatten
@@ -302,6 +303,11 @@ class SimDevice:
         """Call ``release`` some time after the queued launches of ``operations`` have ended; never, if the context is lost."""
         if self.door.error is None:
             self.executor.submit_release(Release(release, self.door.call_barred), operations)
+
+    def mark_releases(self) -> SimReleaseMark:
+        """A mark behind every release callback that is due, or will be once launches in flight have ended."""
+        with self.door:
+            return SimReleaseMark(self.door, self.executor, self.executor.errands())
 
     def settle(self) -> bool:
         """Wait for the device so that memory can be unmapped; False, and no wait, in a capture or for a kernel that asks."""

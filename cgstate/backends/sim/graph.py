@@ -118,9 +118,10 @@ class SimGraph:
         """Let the graph keep something alive, as ``cudaGraphRetainUserObject`` does; ``release`` is how the driver lets go of it.
 
         The driver calls it once, at some step of the device's clock after the graph was destroyed (or its capture failed) and its
-        last launch has ended: inside any call of any thread that moves the clock, open captures or not. No call waits for it. It
-        must not block, nor call the device (800); what it raises goes to `sys.unraisablehook`. When the context is lost first, it
-        is never called: CUDA promises nothing then, and launches do not end any more.
+        last launch has ended: inside any call of any thread that moves the clock, open captures or not. No call waits for it but at
+        a mark of `SimDevice.mark_releases`. It must not block, nor call the device (800); what it raises goes to
+        `sys.unraisablehook`. When the context is lost first, it is never called: CUDA promises nothing then, and launches do not
+        end any more.
 
         Raises:
             SimError: it has no capture, open or ended.

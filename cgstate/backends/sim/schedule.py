@@ -112,7 +112,8 @@ class Executor:
     def submit_release(self, release: Release, operations: Sequence[Operation]) -> None:
         """Let the driver run ``release`` at some step after the launches of ``operations`` that are queued now have ended.
 
-        It has a queue of its own, so the schedule decides when; nothing waits for it (CUDA: ``cudaUserObjectNoDestructorSync``).
+        It has a queue of its own, so the schedule decides when; nothing waits for it (CUDA: ``cudaUserObjectNoDestructorSync``) but
+        who asks for the driver's `errands`.
         """
         errand = StreamQueue(DRIVER_HANDLE)
         queues = self._busy if self._running is None else [self._running, *self._busy]
@@ -178,6 +179,10 @@ class Executor:
         """Run until every stream is idle. The driver's errands are not waited for."""
         while self.running or len(self._busy) > self._errands:
             self.step()
+
+    def errands(self) -> list[StreamQueue]:
+        """What the driver has to do, each in a queue of its own."""
+        return [queue for queue in self._busy if queue.handle == DRIVER_HANDLE]
 
     def drop_all(self) -> None:
         """Forget everything that is queued, the driver's errands too."""

@@ -40,7 +40,7 @@ class HeldReclaimer(Reclaimer):
     def drop_pools(self) -> None:
         """Nothing."""
 
-    def flush(self) -> int:
+    def flush(self, *, mark: bool = False) -> int:
         """Nothing."""
         return 0
 

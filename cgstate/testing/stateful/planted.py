@@ -141,7 +141,7 @@ def _evicted_graphs_are_offered() -> Patch:
 
 
 def _close_returns_nothing() -> Patch:
-    return patch.object(ending, "return_bytes", lambda books: None)
+    return patch.object(ending, "return_bytes", lambda books, **how: None)
 
 
 def _failures_are_never_forgotten() -> Patch:
