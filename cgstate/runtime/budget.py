@@ -8,7 +8,7 @@ neither later nor earlier, and lasts where one graph is larger than the whole bu
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from cgstate.runtime.statics import Statics, static_bytes
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
+    from cgstate.runtime.domain import Domain
     from cgstate.runtime.entry import Entry
     from cgstate.runtime.record import ComponentRecord
 
@@ -124,11 +125,25 @@ class Budget:
 
         Never more than it takes: a guess that is too high would refuse for good what fits. The lock is held.
         """
+        return sum(self._parts(record, descriptor, below))
+
+    def need_all(self, entries: Iterable[Entry]) -> int:
+        """Bytes that capturing all of these now takes at least, by what each of them took; the lock is held."""
+        pools: dict[Domain, int] = {}
+        statics = 0
+        for entry in entries:
+            pool, buffers = self._parts(entry.component, entry.descriptor)
+            pools[entry.domain] = max(pools.get(entry.domain, 0), pool)
+            statics += buffers
+        return sum(pools.values()) + statics
+
+    def _parts(self, record: ComponentRecord, descriptor: Hashable, below: Collection[Hashable] = ()) -> tuple[int, int]:
+        """`need` of the pool, and for static inputs."""
         name = record.component_id
         known = self._costs.get((name, descriptor))
         costs = [self._costs[name, other] for other in below if (name, other) in self._costs] if known is None else [known]
         pool = max((cost.pool for cost in costs), default=0) if self._meets_empty_pool(record, descriptor) else 0
-        return pool + (0 if name in self._sharing else max((cost.buffers for cost in costs), default=0))
+        return pool, 0 if name in self._sharing else max((cost.buffers for cost in costs), default=0)
 
     @staticmethod
     def _meets_empty_pool(record: ComponentRecord, descriptor: Hashable) -> bool:

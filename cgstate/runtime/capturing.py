@@ -6,6 +6,7 @@ what an interrupt has broken off is ended by whoever leaves the transaction, and
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from cgstate.runtime.compact import FirstBlock
 from cgstate.runtime.entry import UNPOOLED
 from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.pinned import NOTHING, Baked
+from cgstate.runtime.room import await_bytes, retire_bytes
 
 if TYPE_CHECKING:
     from cgstate.runtime.domain import Domain
@@ -46,6 +48,7 @@ class Capture:
         grown: Bytes that the pool grew by it; they stay there if it is dropped while others live in the pool (fact S4).
         done: Marks the end of its work, once it is recorded.
         in_pool: Whether its pool is RECORDING for it.
+        made_room: Whether lazy graphs were retired for it once it was recorded.
     """
 
     __slots__ = (
@@ -58,6 +61,7 @@ class Capture:
         "entry",
         "grown",
         "in_pool",
+        "made_room",
         "pool",
         "recording",
         "stream",
@@ -79,6 +83,7 @@ class Capture:
         self.grown = 0
         self.done: Event | None = None
         self.in_pool = False
+        self.made_room = False
 
     @property
     def made(self) -> Recording:
@@ -91,15 +96,26 @@ class Capture:
     def begin(self, stream: Stream | None) -> None:
         """Take the gate and step entry, pool and component; nothing is changed if anything refuses.
 
+        If it is the budget alone that refuses an explicit capture, lazy graphs are evicted first.
+
         Raises:
             IllegalTransition: the entry, its pool or the gate refuses.
             ConfigError: as `Domain.check_adoption`.
             CaptureFailed: the budget has no room, or the device gave no pool or no stream.
         """
+        books, entry = self._books, self.entry
+        below = books.budget.below(entry.component, entry.descriptor)
+        if not self._begin(stream, below, may_evict=self._transaction.evicts):
+            with books.gate.lock:
+                need = books.budget.need(entry.component, entry.descriptor, below)
+            await_bytes(books, need, entry.domain)
+            self._begin(stream, below)
+
+    def _begin(self, stream: Stream | None, below: Collection[Hashable], *, may_evict: bool = False) -> bool:
+        """`begin`; False if the budget refuses, and ``may_evict``: nothing was changed."""
         books, entry, transaction = self._books, self.entry, self._transaction
         gate = books.gate
         thread = books.thread_id()
-        below = books.budget.below(entry.component, entry.descriptor)
         with gate.lock:
             books.check_open("capture")
             self._await_gate(thread, entry.domain)
@@ -126,6 +142,8 @@ class Capture:
                     domain.adopted.add(stream.handle)
             except BaseException as error:
                 entry.pool, entry.transaction = before, owner  # it may hold a recording that is not bound yet
+                if may_evict and isinstance(error, BudgetExceeded):
+                    return False
                 refusal = isinstance(error, CGStateError) and not isinstance(error, BudgetExceeded)
                 if refusal or not isinstance(error, Exception):
                     raise
@@ -137,6 +155,7 @@ class Capture:
             self.in_pool = True
             gate.holder = thread
             transaction.entered(entry.component)
+        return True
 
     def _not_begun(self, error: Exception) -> CaptureFailed:
         """The budget has no room, or the device gave no pool or no stream; no state has moved. The lock is held."""
@@ -272,6 +291,8 @@ class Capture:
     def inspect(self) -> None:
         """It was recorded: hold it against the budget, do what is always done, and mark the end of its work.
 
+        Where it does not fit, an explicit capture retires lazy graphs; it is for `Transaction` to give them back.
+
         Raises:
             BudgetExceeded: it does not fit.
             BaseException: a step that is always done raised.
@@ -280,8 +301,16 @@ class Capture:
         with self._books.gate.lock:
             self._measure_home()
         if not self._transaction.profiles:
-            self._books.budget.inspect(self.entry)
+            self._weigh()
         self.undo.succeed()
+
+    def _weigh(self) -> None:
+        try:
+            self._books.budget.inspect(self.entry)
+        except BudgetExceeded:
+            if not self._transaction.evicts or not retire_bytes(self.entry):
+                raise
+            self.made_room = True
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

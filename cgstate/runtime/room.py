@@ -4,7 +4,7 @@ Declared descriptors keep their places, also while they are evicted: a graph bey
 
 Victims are lazily captured entries that can go alone, idle ones, the least recently used first. Nobody goes in vain: if all victims
 together would not make room, none is evicted. Room is made before the capture, so that the peak is bounded too. A call never waits
-for a victim that the device still replays: it is retired, and its place is free at a later miss.
+for a victim that the device still replays: it is retired, and its place is free at a later miss. An explicit capture waits for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cgstate.lifecycle.states import EntryState, PoolKind
-from cgstate.runtime.domain import LIVE
+from cgstate.runtime.domain import LIVE, Domain
 from cgstate.runtime.stats import Eviction
 from cgstate.runtime.vote import Ballot
 
@@ -78,12 +78,43 @@ def make_bytes(record: ComponentRecord, descriptor: Hashable) -> bool:
         return books.budget.held() + need <= books.budget.limit
 
 
+def await_bytes(books: Books, need: int, spared: Domain | None = None) -> bool:
+    """Evict and give back until ``need`` bytes fit, before explicit captures that take so much; waits for the device.
+
+    False, and nobody was evicted, if all victims would not make room. The manager is the caller's. ``spared`` is not evicted.
+    """
+    if books.budget.limit is None:
+        return True
+    with books.gate.lock:
+        chosen, short = _choose(books, need, spared)
+    if short > 0 or not _evict(books, chosen, Eviction.budget):
+        return False
+    give_back(books)
+    return True
+
+
+def retire_bytes(entry: Entry) -> bool:
+    """Retire what makes room for an explicit capture that has just been recorded, as far as that was not known before.
+
+    False, and nobody was retired, if all victims would not make room. The gate is held: `give_back` comes after the capture's end.
+    """
+    books = entry.manager
+    with books.gate.lock:
+        chosen, short = _choose(books, entry.pool.owed() - entry.pool.charged)
+    return short <= 0 and _evict(books, chosen, Eviction.budget)
+
+
+def give_back(books: Books) -> None:
+    """Return to the device what was retired; waits for it."""
+    books.reclaimer.finish()
+    books.reclaimer.drop_pools()
+
+
 def shrink(books: Books) -> int:
     """Evict until the budget holds, or as far as it goes; waits for the device. Returns how many; the manager is the caller's."""
     evicted = 0
     while True:
-        books.reclaimer.finish()
-        books.reclaimer.drop_pools()
+        give_back(books)
         with books.gate.lock:
             chosen, _ = _choose(books, 0)
         if not chosen or not _evict(books, chosen, Eviction.budget):
@@ -103,11 +134,14 @@ def _victims(entries: Iterable[Entry]) -> list[Entry]:
     return [
         entry
         for entry in entries
-        if entry.state is EntryState.BOUND and not entry.startup and entry.domain.kind is PoolKind.per_entry
+        if entry.state is EntryState.BOUND
+        and not entry.startup
+        and entry.domain.kind is PoolKind.per_entry
+        and not entry.domain.capturing
     ]
 
 
-def _choose(books: Books, need: int) -> tuple[list[Entry], int]:
+def _choose(books: Books, need: int, spared: Domain | None = None) -> tuple[list[Entry], int]:
     """The fewest least recently used victims without which ``need`` bytes fit, and how many bytes are short even so.
 
     Bytes that were retired and are not given back yet count as free: they are on their way. The lock is held.
@@ -119,7 +153,7 @@ def _choose(books: Books, need: int) -> tuple[list[Entry], int]:
     short = books.budget.held() - allowed
     chosen: list[Entry] = []
     if short > 0:
-        victims = iter(sorted(_victims(books.entries()), key=_age))
+        victims = iter(sorted(_victims(entry for entry in books.entries() if entry.domain is not spared), key=_age))
         while (short := books.budget.held_after(chosen) - allowed) > 0 and (victim := next(victims, None)) is not None:
             chosen.append(victim)
     return chosen, short

@@ -18,6 +18,7 @@ from cgstate import (
     FailureKind,
     Fallback,
     GraphManager,
+    IllegalTransition,
     ManagerClosed,
     ManagerState,
 )
@@ -223,6 +224,139 @@ class TestExplicit:
             transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(4))
         assert (bound(bench), held(bench), bench.manager.state) == ({4, 8}, before, ManagerState.SERVING)
         bench.answers()
+
+
+class TestExplicitEvicts:
+    """An explicit capture makes room as a miss does, and waits for it."""
+
+    def full(self, **manager: Any) -> Bench:
+        """A startup graph, and two lazy ones of which 8 was used last; nothing more fits."""
+        bench = lazily(budget=None, **manager)
+        assert [ask(bench, 8), ask(bench, 16), ask(bench, 8)] == [None] * 3
+        bench.manager.set_budget(held(bench))
+        return bench
+
+    def test_an_owed_startup_graph_gets_the_bytes_of_the_least_recently_used_lazy_one(self) -> None:
+        bench = self.full()
+        bench.manager.evict("toy", 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(alone(8) + alone(16))
+        bench.manager.capture_and_bind()
+        assert bound(bench) == {4, 8}
+        assert held(bench) == alone(4) + alone(8)
+        assert bench.manager.stats().components["toy"].evicted == {Eviction.asked: 1, Eviction.budget: 1}
+        bench.answers(4)
+
+    @pytest.mark.parametrize("known", [False, True])
+    def test_a_capture_by_hand_gets_them_whether_or_not_it_is_known_what_it_takes(self, known: bool) -> None:
+        bench = self.full()
+        entry, limit = bench.manager.entry("low", 1), bench.manager.budget_bytes
+
+        def capture() -> None:
+            with bench.manager.transaction() as transaction:
+                transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+                assert held(bench) <= (bench.manager.budget_bytes or 1 << 20), "given back at once"
+
+        if known:
+            bench.manager.set_budget(None)
+            capture()
+            bench.manager.evict("low", 1)
+            bench.manager.reclaim(flush=True)
+            bench.manager.set_budget(limit)
+        before = recorded(bench)
+        capture()
+        assert (bound(bench), recorded(bench)) == ({4, 8}, before)
+        entry.replay()
+
+    def test_a_block_that_is_recorded_gets_them(self) -> None:
+        bench = self.full()
+        entry = bench.manager.entry("low", 1)
+        with bench.manager.transaction() as transaction, transaction.recording(entry):
+            bench.device.zeros(4)
+        assert bound(bench) == {4, 8}
+        assert held(bench) <= (bench.manager.budget_bytes or 0)
+
+    def test_what_is_known_is_made_room_for_before_the_capture_opens(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench = self.full()
+        bench.manager.evict("toy", 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(alone(8) + alone(16))
+        peaks: list[int] = []
+        open_capture = bench.backend.open_capture
+
+        def watched(*args: Any) -> Any:
+            peaks.append(held(bench))
+            return open_capture(*args)
+
+        monkeypatch.setattr(bench.backend, "open_capture", watched)
+        bench.manager.capture_and_bind()
+        assert max(peaks) <= alone(4) + alone(8)
+
+    def test_a_victim_in_flight_is_waited_for_and_its_answer_is_right(self) -> None:
+        bench = self.full()
+        bench.manager.evict("toy", 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(alone(8) + alone(16))
+        x = bench.device.rand(16, 4)
+        late = bench.component(x)
+        y = bench.device.rand(8, 4)
+        bench.component(y)
+        bench.manager.capture_and_bind()
+        assert bound(bench) == {4, 8}
+        assert late.tolist() == bench.routine.work(x).tolist()
+
+    def test_nobody_goes_in_vain_and_leased_and_startup_graphs_stay(self) -> None:
+        bench = self.full()
+        with bench.manager.entry("toy", 8).lease() as lease, bench.manager.entry("toy", 16).lease() as other:
+            lease.replay()
+            other.replay()
+            with pytest.raises(CaptureFailed, match="low") as failed, bench.manager.transaction() as transaction:
+                transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(4))
+        assert failed.value.kind == FailureKind.BUDGET
+        large = bench.manager.budget_bytes or 0
+        with pytest.raises(CaptureFailed, match="low"), bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 2), lambda warmup: lambda: bench.device.zeros(large // 8))
+        assert bound(bench) == {4, 8, 16}
+        assert bench.manager.stats().components["toy"].evicted == {}
+
+    def test_nobody_goes_for_the_first_of_a_set_that_is_known_not_to_fit(self) -> None:
+        bench = Bench(
+            "toy", "other", descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1}, isolation="per_entry"
+        ).serving()
+        assert ask(bench, 8) is None
+        for name in bench.components:
+            bench.manager.evict(name, 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(2 * WORKSPACE - 1)
+        with pytest.raises(CaptureFailed):
+            bench.manager.capture_and_bind()
+        assert bound(bench) == {8}
+        bench.manager.set_budget(2 * alone(4))
+        bench.manager.capture_and_bind()
+        assert (bound(bench), bound(bench, "other")) == ({4}, {4})
+
+    def test_an_estimate_makes_room_for_the_whole_set(self) -> None:
+        bench = Bench(descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1}, isolation="per_entry").prepared()
+        estimate = bench.manager.profile_memory(thorough=True)
+        assert estimate.trusted
+        bench.manager.capture_and_bind()
+        assert ask(bench, 8) is None
+        bench.manager.evict("toy", 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(max(estimate.lower, alone(8)))
+        bench.manager.capture_and_bind()
+        assert bound(bench) == {4}
+
+    def test_what_another_guard_refuses_evicts_nobody(self) -> None:
+        bench = self.full()
+        entry = bench.manager.entry("low", 1)
+        bench.manager.set_budget(None)
+        with bench.manager.transaction() as transaction:
+            transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+        bench.manager.set_budget(held(bench))
+        with pytest.raises(IllegalTransition), bench.manager.transaction() as transaction:
+            transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+        assert bound(bench) == {4, 8, 16}
 
 
 class TestLazy:

@@ -310,7 +310,7 @@ class Play:
             raise Violated(f"{name} answered, and the books do not know it")
 
     def accept_victims(self) -> None:
-        """A lazy capture may have evicted lazy entries that stand alone, where it needed room."""
+        """A capture may have evicted lazy entries that stand alone, where it needed room."""
         world = self.look()
         seen = {view.name: view.state for view in world.entries}
         lasting = {entry.name for entry in self.books.entries() if entry.startup}
