@@ -338,18 +338,25 @@ class Books(ManagerSteps):
 
     def domain_for(self, record: ComponentRecord, descriptor: Hashable) -> Domain:
         """The domain that an entry belongs to for its whole life; the lock is held."""
-        key: Hashable
-        record = record.outermost
+        key, name, kind = self._place(record.outermost, descriptor)
+        return self.domains.get(key) or self.new_domain(key, name, kind)
+
+    def known_domain(self, record: ComponentRecord, descriptor: Hashable) -> Domain | None:
+        """`domain_for`, if there is one; the lock is held."""
+        return self.domains.get(self._place(record.outermost, descriptor)[0])
+
+    @staticmethod
+    def _place(record: ComponentRecord, descriptor: Hashable) -> tuple[Hashable, str, PoolKind]:
+        """Key, name and kind of a domain."""
         match record.config.isolation:
             case Isolation.shared:
-                key, name, kind = (), "shared", PoolKind.shared
+                return (), "shared", PoolKind.shared
             case Isolation.per_component:
-                key, name, kind = (record.component_id,), record.component_id, PoolKind.per_component
+                return (record.component_id,), record.component_id, PoolKind.per_component
             case Isolation.per_entry:
-                key, name, kind = (record.component_id, descriptor), f"{record.component_id}[{descriptor!r}]", PoolKind.per_entry
+                return (record.component_id, descriptor), f"{record.component_id}[{descriptor!r}]", PoolKind.per_entry
             case Isolation.foreign:
-                key, name, kind = "foreign", "foreign", PoolKind.foreign
-        return self.domains.get(key) or self.new_domain(key, name, kind)
+                return "foreign", "foreign", PoolKind.foreign
 
     def new_domain(self, key: Hashable, name: str, kind: PoolKind) -> Domain:
         """A domain under ``key``. Components and descriptors choose names freely, so its own is made unique; the lock is held."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from cgstate.backends.base import Event, Stream
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import BudgetExceeded, CaptureActive, CaptureFailed, CGStateError, ConfigError, LiveAcrossBreak, describe
-from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
+from cgstate.lifecycle.states import EntryState, FailureKind, PoolKind, PoolState
 from cgstate.runtime import residency
 from cgstate.runtime.capture import Attempt, Recording
 from cgstate.runtime.compact import FirstBlock
 from cgstate.runtime.entry import UNPOOLED
 from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.pinned import NOTHING, Baked
-from cgstate.runtime.room import await_bytes, retire_bytes
+from cgstate.runtime.room import await_bytes, may_retire, retire_bytes
 
 if TYPE_CHECKING:
     from cgstate.runtime.domain import Domain
@@ -237,7 +237,37 @@ class Capture:
             prime=not self.pool.domain.adopted,
             rounds=books.warmup_rounds,
             first_block=self._first_block(),
+            expect=self._expect if self._would_stay() else None,
         )
+
+    def _would_stay(self) -> bool:
+        """Whether there is a budget, and what the capture grows stays charged if it is refused afterwards (fact S4).
+
+        Asks the component's order: what is smaller than a graph that is bound finds its place in what that one has freed.
+        """
+        books, entry, domain = self._books, self.entry, self.pool.domain
+        if books.budget.limit is None or self._transaction.profiles or domain.adopted:
+            return False
+        with books.gate.lock:
+            stays = self.pool.kind is PoolKind.foreign or any(each.graph is not None for each in domain.entries)
+            larger = entry.component.available if stays else ()
+        return stays and not any(entry.component.smaller((entry.descriptor,), each) for each in larger)
+
+    def _expect(self, taken: int) -> None:
+        """The warm-up has taken so many bytes: refuse what will not fit, as long as the pool has not grown by it.
+
+        Raises:
+            BudgetExceeded: it will not fit, whoever is evicted.
+        """
+        books = self._books
+        free = sum(view.reserved - view.live for view in self.pool.handle.segments() if view.stream == self.stream.handle)
+        try:
+            books.budget.expect(self.entry, max(0, taken - free))
+        except BudgetExceeded:
+            if self._transaction.evicts and may_retire(self.entry, taken - free):
+                return
+            books.backend.flush()  # else what it has left cached would keep the next warm-up from telling
+            raise
 
     @property
     def _workspaces(self) -> Pool:

@@ -433,8 +433,9 @@ class GraphManager:
         Evicting waits for the device and returns the bytes to it (fact S3). What still does not fit stays, and nothing more is
         captured then. A capture that does not fit evicts first, as above: an explicit one waits for that, and if it is in vain
         fails with kind BUDGET and `BudgetExceeded` as its cause; a miss never waits, and is else eager. What a graph took is
-        remembered, so that none is captured only to be refused again, until it fits or `forget_failures` is called. In a pool with
-        live graphs, what a refused attempt grew stays charged (fact S4).
+        remembered, so that none is captured only to be refused again, until it fits or `forget_failures` is called. What grows a
+        pool with live graphs is refused by what its warm-up took, before it does; what an attempt has grown all the same, as the
+        warm-up took less, stays charged there (fact S4) until all graphs of the pool are evicted.
 
         Args:
             budget_bytes: The most bytes that may be held, as `memory` counts them; None: no limit.

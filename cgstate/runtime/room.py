@@ -93,6 +93,12 @@ def await_bytes(books: Books, need: int, spared: Domain | None = None) -> bool:
     return True
 
 
+def may_retire(entry: Entry, need: int) -> bool:
+    """Whether retiring every victim would make room for ``need`` bytes that the capture of ``entry`` will take of its pool."""
+    with entry.manager.gate.lock:
+        return _choose(entry.manager, need)[1] <= 0
+
+
 def retire_bytes(entry: Entry) -> bool:
     """Retire what makes room for an explicit capture that has just been recorded, as far as that was not known before.
 

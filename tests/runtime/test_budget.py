@@ -21,6 +21,7 @@ from cgstate import (
     IllegalTransition,
     ManagerClosed,
     ManagerState,
+    Resolution,
 )
 from cgstate.backends.sim import SimBackend, SimConfig, SimDevice, SimTensor
 from cgstate.runtime.room import make_bytes
@@ -88,6 +89,19 @@ def large(by: dict[int, int]) -> Callable[[Toy, int, SimTensor], object]:
         return routine.device.zeros(by.get(descriptor, 0) * KIB // 8 or 1)
 
     return body
+
+
+def always_large(bench: Bench, by: dict[int, tuple[int, ...]], name: str = "toy") -> None:
+    """Temporaries one after the other, in KiB by descriptor, of a component's work: while it is warmed up, too."""
+    routine = bench.routines[name]
+    forward = routine.forward_for_capture
+
+    def work(descriptor: int, buffers: SimTensor) -> object:
+        for size in by.get(descriptor, ()):
+            routine.device.zeros(size * KIB // 8)
+        return forward(descriptor, buffers)
+
+    routine.forward_for_capture = work  # type: ignore[method-assign]
 
 
 class TestExplicit:
@@ -569,6 +583,77 @@ class TestSharedPool:
         bench.manager.set_budget(grown + 16 * ROW)
         assert ask(bench, 16) is None
         assert held(bench) == grown + 16 * ROW, "the free blocks were used (S4)"
+
+    @pytest.mark.parametrize("isolation", ["shared", "per_component"])
+    @pytest.mark.parametrize("temporaries", [(300,), (60, 70, 80, 90)])
+    def test_what_by_its_warm_up_will_not_fit_is_refused_before_the_pool_grows(
+        self, isolation: str, temporaries: tuple[int, ...]
+    ) -> None:
+        bench = lazily(budget=200 * KIB, isolation=isolation)
+        always_large(bench, {16: temporaries, 32: temporaries})
+        before, captured = held(bench), recorded(bench)
+        assert ask(bench, 16) is Fallback.budget
+        assert (held(bench), bench.manager.memory().stranded, recorded(bench)) == (before, 0, captured)
+        (domain,) = bench.books.domains.values()
+        cached = bench.backend.cached_segments(domain.open_stream(bench.books))
+        assert all(segment.small for segment in cached), "what its warm-up has left there would hide what the next one takes"
+        warmed_up = bench.routine.calls["warmup"]
+        assert [ask(bench, size) for size in (16, 32, 16)] == [Fallback.budget] * 3
+        assert bench.routine.calls["warmup"] == warmed_up, "neither it nor a larger one is tried again"
+        assert ask(bench, 8) is None, "others are captured as before"
+        assert ask(bench, 16) is Fallback.budget
+        assert bench.routine.calls["warmup"] > warmed_up
+        assert bound(bench) == {4, 8}
+        bench.manager.set_budget(500 * KIB)
+        assert [ask(bench, 32), ask(bench, 16)] == [None, None]
+        bench.answers(1, 4)
+
+    def test_it_is_remembered_of_a_component_without_entries(self) -> None:
+        bench = Bench("a", "b", mode=PURE, lazy=(8, 16), config={"max_extra_graphs": 2}, budget_bytes=200 * KIB).serving()
+        always_large(bench, {8: (300,), 16: (300,)}, "b")
+        assert [ask(bench, 8, "a"), ask(bench, 8, "b")] == [None, Fallback.budget]
+        bench.manager.reclaim()
+        assert not bench.books.components["b"].entries
+        warmed_up = bench.routines["b"].calls["warmup"]
+        assert ask(bench, 8, "b") is Fallback.budget
+        assert bench.routines["b"].calls["warmup"] == warmed_up
+
+    def test_what_is_smaller_than_a_graph_that_is_bound_is_tried_whatever_its_warm_up_took(self) -> None:
+        bench = Bench(descriptors=(16,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1}, isolation="shared")
+        bench.routine.resolve_runtime = lambda args, kwargs, available: Resolution(8, 8 if 8 in available else None)  # type: ignore[method-assign]
+        bench.prepared()
+        always_large(bench, {16: (60,), 8: (40, 50)})
+        bench.manager.capture_and_bind()
+        bench.manager.set_budget(held(bench) + 2 * KIB + 8 * ROW)
+        assert ask(bench, 8) is None
+        assert bound(bench) == {8, 16}, "one after the other they fit into what the larger one has freed"
+
+    def test_an_explicit_capture_is_refused_by_its_warm_up_in_the_same_way(self) -> None:
+        bench = lazily(budget=200 * KIB, isolation="shared")
+        before, opened = held(bench), bench.faults.calls["open_capture"]
+        with pytest.raises(CaptureFailed, match="low") as failed, bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(300 * KIB // 8))
+        assert failed.value.kind == FailureKind.BUDGET
+        assert (held(bench), bench.faults.calls["open_capture"]) == (before, opened)
+        bench.quiet()
+
+    def test_an_explicit_capture_that_fits_once_lazy_graphs_went_is_not_refused_by_its_warm_up(self) -> None:
+        bench = Bench("toy", "alone", descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1})
+        assert bench.config is not None
+        bench.config["alone"] = {"isolation": "per_entry", **bench.config["alone"]}
+        bench.serving()
+        always_large(bench, {8: (100,)}, "alone")
+        assert ask(bench, 8, "alone") is None
+        bench.manager.set_budget(held(bench))
+        with bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(80 * KIB // 8) and None)
+        assert (bound(bench), bound(bench, "alone")) == ({4}, {4})
+
+    def test_without_a_budget_nobody_looks_at_what_warm_ups_take(self) -> None:
+        bench = lazily(budget=None, isolation="shared")
+        looked = bench.faults.calls["cached_segments"]
+        assert ask(bench, 8) is None
+        assert bench.faults.calls["cached_segments"] == looked
 
     def test_what_an_empty_pool_would_take_does_not_refuse_beside_others(self) -> None:
         bench = Bench(descriptors=(16,), mode=LAZY, lazy=(32,), config={"max_extra_graphs": 1}, isolation="shared").prepared()
