@@ -278,6 +278,25 @@ class Books(ManagerSteps):
             return
         raise CaptureActive("manager", self.name, self.state, event, guard)
 
+    def profile_of_another(self, thread: int) -> Profile | None:
+        """The profile that another manager of the device has open in ``thread``; the lock is held.
+
+        What that thread captured there for this manager would be real, and missing in the estimate.
+        """
+        others = (books.profile for books in self.gate.managers if books is not self)
+        return next((profile for profile in others if profile is not None and profile.thread == thread), None)
+
+    def refuse_in_profile(self, thread: int) -> None:
+        """Refuse a capture of ``thread`` that is to be bound, inside the profile of another manager; the lock is held.
+
+        Raises:
+            CaptureActive: it has such a profile open.
+        """
+        profile = self.profile_of_another(thread)
+        if profile is not None:
+            guard = f"the profile of {profile.books.name} to have ended, which is open in this thread"
+            raise self.refuse("capture", guard, CaptureActive)
+
     def refuse_in_capture(self, event: str) -> None:
         """Refuse what waits for the capture gate, from inside a capture of this thread.
 

@@ -118,6 +118,8 @@ class Capture:
         thread = books.thread_id()
         with gate.lock:
             books.check_open("capture")
+            if not transaction.profiles:
+                books.refuse_in_profile(thread)  # it may have begun inside the transaction
             self._await_gate(thread, entry.domain)
             self._check_break(thread)
             residency.check_capture(entry)
@@ -155,6 +157,9 @@ class Capture:
             self.in_pool = True
             gate.holder = thread
             transaction.entered(entry.component)
+            for each in gate.managers:
+                if each.profile is not None and each.profile.thread != thread:
+                    each.profile.disturb(books.name)
         return True
 
     def _not_begun(self, error: Exception) -> CaptureFailed:

@@ -159,6 +159,7 @@ def _begin(books: Books, thread: int) -> None:
         books.check_open("capture")
         if books.inside_call(thread):
             raise books.refuse("capture", "this thread is not inside a component call", CaptureActive)
+        books.refuse_in_profile(thread)
         if books.state is ManagerState.NEW:
             books.prepare()
         books.capture()

@@ -189,6 +189,7 @@ class GraphManager:
             ConfigError: duplicate ids, a component that another manager has or is preparing, or anything wrong in ``config``;
                 nothing was changed, but for what a `Routine.configure` has taken before another one refused.
             IllegalTransition: the manager was prepared already.
+            CaptureActive: another operation of this thread is open on the manager, a profile for one.
         """
         return prepare(self._books, components, config, self._components)
 
@@ -221,6 +222,10 @@ class GraphManager:
         pools, one for each pool that production would have, also for entries and components that are made inside. Nothing is
         bound, and what was made inside is forgotten. `Profile.estimate` tells afterwards what it took. Let go of static outputs
         before the block ends: a tensor that is held keeps its memory.
+
+        Components with a routine are prepared before. Other managers of the device replay as ever, and capture nothing for this
+        thread: their captures raise `CaptureActive`, their misses are eager, counted `capture_busy`; profiles of their own they may
+        have. What they capture in other threads meanwhile makes the estimate untrusted.
 
         Raises:
             IllegalTransition: the manager is not PREPARED: say ``prepare([])`` where there are no components; or it serves already.
