@@ -52,6 +52,10 @@ class Cost:
     buffers: int
     beside: Growth | None = None
 
+    def grows(self, pool: Pool) -> int:
+        """By how many bytes it grows a pool with others in it, at least: all that is there may be free for it."""
+        return max(self.pool - pool.charged, 0 if self.beside is None else self.beside.now(pool), 0)
+
 
 OVER = frozenset({PoolState.RETIRED, PoolState.GONE})
 
@@ -165,7 +169,7 @@ class Budget:
         domain = self._books.known_domain(record, descriptor)
         met = domain.pool if domain is not None else None
         if met is not None and (met.kind is PoolKind.foreign or (met.state not in OVER and (met.charged or met.graphs))):
-            pool = max((cost.beside.now(met) for cost in costs if cost.beside is not None), default=0)
+            pool = max((cost.grows(met) for cost in costs), default=0)
         elif record.isolation is Isolation.foreign:
             pool = 0
         else:

@@ -608,6 +608,18 @@ class TestSharedPool:
         assert [ask(bench, 32), ask(bench, 16)] == [None, None]
         bench.answers(1, 4)
 
+    def test_what_exceeded_an_empty_pool_is_not_tried_in_one_that_is_smaller(self) -> None:
+        bench = lazily("toy", "other", budget=2 * alone(8) + 10 * KIB, isolation="per_component", mode=PURE)
+        bench.routine.body = large({16: 60})
+        assert ask(bench, 8, "other") is None
+        assert ask(bench, 16) is Fallback.budget
+        assert ask(bench, 8) is None
+        before, captured = held(bench), recorded(bench)
+        assert [ask(bench, 16), ask(bench, 32)] == [Fallback.budget] * 2
+        assert (held(bench), recorded(bench)) == (before, captured)
+        bench.manager.set_budget(before + 60 * KIB + 16 * ROW)
+        assert ask(bench, 16) is None
+
     def test_it_is_remembered_of_a_component_without_entries(self) -> None:
         bench = Bench("a", "b", mode=PURE, lazy=(8, 16), config={"max_extra_graphs": 2}, budget_bytes=200 * KIB).serving()
         always_large(bench, {8: (300,), 16: (300,)}, "b")
