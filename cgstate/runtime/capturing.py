@@ -108,7 +108,7 @@ class Capture:
         if not self._begin(stream, below, may_evict=self._transaction.evicts):
             with books.gate.lock:
                 need = books.budget.need(entry.component, entry.descriptor, below)
-            await_bytes(books, need, entry.domain)
+            await_bytes(books, need, (entry.domain,))
             self._begin(stream, below)
 
     def _begin(self, stream: Stream | None, below: Collection[Hashable], *, may_evict: bool = False) -> bool:

@@ -105,7 +105,7 @@ def _foresee(capturing: Transaction, todo: Sequence[Entry], estimated: int) -> N
     books = capturing.books
     with books.gate.lock:
         need = max(estimated, books.budget.need_all(todo))
-    capturing.evicts = await_bytes(books, need)
+    capturing.evicts = await_bytes(books, need, {entry.domain for entry in todo})
     if not estimated:
         return
     last = todo[-1]

@@ -361,6 +361,48 @@ class TestExplicitEvicts:
         bench.manager.capture_and_bind()
         assert bound(bench) == {4}
 
+    @pytest.mark.parametrize("known", [False, True])
+    def test_a_pool_of_lazy_graphs_goes_as_a_whole_where_those_that_go_alone_do_not_suffice(self, known: bool) -> None:
+        bench = lazily("toy", "other", budget=None, isolation="per_component", mode=PURE)
+        assert [ask(bench, 8), ask(bench, 16), ask(bench, 8, "other")] == [None] * 3
+        entry = bench.manager.entry("low", 1)
+
+        def capture() -> None:
+            with bench.manager.transaction() as transaction:
+                transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+
+        if known:
+            capture()
+            bench.manager.evict("low", 1)
+            bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(held(bench))
+        assert ask(bench, 32, "other") is Fallback.budget
+        assert (bound(bench), bound(bench, "other")) == ({8, 16}, {8}), "a miss retires no pool"
+        bench.manager.set_budget(held(bench))  # what that has grown is there to stay
+        capture()
+        assert (bound(bench), bound(bench, "other")) == (set(), {8}), "the least recently used"
+        assert bench.manager.stats().components["toy"].evicted == {Eviction.budget: 2}
+        assert held(bench) <= (bench.manager.budget_bytes or 0)
+        entry.replay()
+        bench.answers(8)
+
+    def test_a_pool_with_a_leased_or_a_startup_graph_stays(self) -> None:
+        bench = lazily("toy", "other", budget=None, isolation="per_component")
+        assert [ask(bench, 8), ask(bench, 8, "other")] == [None] * 2
+        bench.manager.set_budget(held(bench))
+        with pytest.raises(CaptureFailed, match="low"), bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(4))
+        assert (bound(bench), bound(bench, "other")) == ({4, 8}, {4, 8})
+        pure = lazily(budget=None, isolation="per_component", mode=PURE)
+        assert [ask(pure, 8), ask(pure, 16)] == [None] * 2
+        pure.manager.set_budget(held(pure))
+        with pure.manager.entry("toy", 16).lease() as lease:
+            lease.replay()
+            with pytest.raises(CaptureFailed, match="low"), pure.manager.transaction() as transaction:
+                transaction.capture(pure.manager.entry("low", 1), lambda warmup: lambda: pure.device.zeros(4))
+            lease.replay()
+        assert bound(pure) == {8, 16}
+
     def test_what_another_guard_refuses_evicts_nobody(self) -> None:
         bench = self.full()
         entry = bench.manager.entry("low", 1)
@@ -853,6 +895,8 @@ def test_whatever_happens_the_ledger_is_exact_and_the_budget_holds(seed: int, is
                             transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(draw.choice((8, 4096))))
                     except CaptureFailed as failed:
                         kinds.add(str(failed.kind))
+                if evictions < sum(stats.evictions for stats in manager.stats().components.values()):
+                    refused.clear()  # bytes came back, and are taken already
             case "budget":
                 most = draw.choice((1, 2, 3, 4)) * alone(16)
                 manager.set_budget(most)

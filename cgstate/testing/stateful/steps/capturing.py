@@ -143,7 +143,7 @@ class CaptureAll(Step):
 def _made_room(play: Play) -> None:
     """An explicit capture evicts for the budget alone."""
     if play.model.budget:
-        play.accept_victims()
+        play.accept_victims(together=True)
 
 
 def _is_for_good(play: Play, refusal: IllegalTransition) -> None:
