@@ -278,6 +278,25 @@ class Books(ManagerSteps):
             return
         raise CaptureActive("manager", self.name, self.state, event, guard)
 
+    def profile_of_another(self, thread: int) -> Profile | None:
+        """The profile that another manager of the device has open in ``thread``; the lock is held.
+
+        What that thread captured there for this manager would be real, and missing in the estimate.
+        """
+        others = (books.profile for books in self.gate.managers if books is not self)
+        return next((profile for profile in others if profile is not None and profile.thread == thread), None)
+
+    def refuse_in_profile(self, thread: int) -> None:
+        """Refuse a capture of ``thread`` that is to be bound, inside the profile of another manager; the lock is held.
+
+        Raises:
+            CaptureActive: it has such a profile open.
+        """
+        profile = self.profile_of_another(thread)
+        if profile is not None:
+            guard = f"the profile of {profile.books.name} to have ended, which is open in this thread"
+            raise self.refuse("capture", guard, CaptureActive)
+
     def refuse_in_capture(self, event: str) -> None:
         """Refuse what waits for the capture gate, from inside a capture of this thread.
 
@@ -338,18 +357,25 @@ class Books(ManagerSteps):
 
     def domain_for(self, record: ComponentRecord, descriptor: Hashable) -> Domain:
         """The domain that an entry belongs to for its whole life; the lock is held."""
-        key: Hashable
-        record = record.outermost
+        key, name, kind = self._place(record.outermost, descriptor)
+        return self.domains.get(key) or self.new_domain(key, name, kind)
+
+    def known_domain(self, record: ComponentRecord, descriptor: Hashable) -> Domain | None:
+        """`domain_for`, if there is one; the lock is held."""
+        return self.domains.get(self._place(record.outermost, descriptor)[0])
+
+    @staticmethod
+    def _place(record: ComponentRecord, descriptor: Hashable) -> tuple[Hashable, str, PoolKind]:
+        """Key, name and kind of a domain."""
         match record.config.isolation:
             case Isolation.shared:
-                key, name, kind = (), "shared", PoolKind.shared
+                return (), "shared", PoolKind.shared
             case Isolation.per_component:
-                key, name, kind = (record.component_id,), record.component_id, PoolKind.per_component
+                return (record.component_id,), record.component_id, PoolKind.per_component
             case Isolation.per_entry:
-                key, name, kind = (record.component_id, descriptor), f"{record.component_id}[{descriptor!r}]", PoolKind.per_entry
+                return (record.component_id, descriptor), f"{record.component_id}[{descriptor!r}]", PoolKind.per_entry
             case Isolation.foreign:
-                key, name, kind = "foreign", "foreign", PoolKind.foreign
-        return self.domains.get(key) or self.new_domain(key, name, kind)
+                return "foreign", "foreign", PoolKind.foreign
 
     def new_domain(self, key: Hashable, name: str, kind: PoolKind) -> Domain:
         """A domain under ``key``. Components and descriptors choose names freely, so its own is made unique; the lock is held."""

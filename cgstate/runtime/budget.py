@@ -8,7 +8,7 @@ neither later nor earlier, and lasts where one graph is larger than the whole bu
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,23 @@ from cgstate.runtime.statics import Statics, static_bytes
 
 if TYPE_CHECKING:
     from cgstate.runtime.books import Books
+    from cgstate.runtime.domain import Domain
     from cgstate.runtime.entry import Entry
+    from cgstate.runtime.pool import Pool
     from cgstate.runtime.record import ComponentRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """By how many bytes a capture was expected to grow a pool, and the pool and its bytes then."""
+
+    grown: int
+    pool: str
+    charged: int
+
+    def now(self, pool: Pool) -> int:
+        """What is left of it: what the pool grew since may be free for it, and of another pool nothing is known."""
+        return max(0, self.grown - max(0, pool.charged - self.charged)) if pool.name == self.pool else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +45,19 @@ class Cost:
     Attributes:
         pool: Of an empty pool, as measured; 0 while it was captured only beside others, whose free blocks it may have used.
         buffers: Its static inputs, as far as no other graph has them; 0 where that was not asked, since there was no budget.
+        beside: Of a pool with others in it, where it was refused for that.
     """
 
     pool: int
     buffers: int
+    beside: Growth | None = None
+
+    def grows(self, pool: Pool) -> int:
+        """By how many bytes it grows a pool with others in it, at least: all that is there may be free for it."""
+        return max(self.pool - pool.charged, 0 if self.beside is None else self.beside.now(pool), 0)
+
+
+OVER = frozenset({PoolState.RETIRED, PoolState.GONE})
 
 
 class Budget:
@@ -79,13 +103,14 @@ class Budget:
 
     # -- what is known of costs ---------------------------------------------------------------------------------------
 
-    def note(self, entry: Entry, grown: int, *, alone: bool) -> None:
+    def note(self, entry: Entry, grown: int, *, alone: bool, beside: Growth | None = None) -> None:
         """Remember what a capture took; the lock is held.
 
         Args:
             entry: Whose capture; it has its buffers.
             grown: By how many bytes its pool grew.
             alone: Whether the pool held nothing before.
+            beside: What it was expected to take, where it was refused for that.
         """
         key = entry.component.component_id, entry.descriptor
         known = self._costs.pop(key, None)
@@ -96,7 +121,7 @@ class Budget:
             buffers = self._alone(entry)
             if buffers < static_bytes(self._books.backend, [entry.statics]):
                 self._sharing.add(entry.component.component_id)
-        self._costs[key] = Cost(grown, buffers)
+        self._costs[key] = Cost(grown, buffers, beside)
         while len(self._costs) > self.remembered:
             self._costs.popitem(last=False)
 
@@ -124,24 +149,32 @@ class Budget:
 
         Never more than it takes: a guess that is too high would refuse for good what fits. The lock is held.
         """
+        return sum(self._parts(record, descriptor, below))
+
+    def need_all(self, entries: Iterable[Entry]) -> int:
+        """Bytes that capturing all of these now takes at least, by what each of them took; the lock is held."""
+        pools: dict[Domain, int] = {}
+        statics = 0
+        for entry in entries:
+            pool, buffers = self._parts(entry.component, entry.descriptor)
+            pools[entry.domain] = max(pools.get(entry.domain, 0), pool)
+            statics += buffers
+        return sum(pools.values()) + statics
+
+    def _parts(self, record: ComponentRecord, descriptor: Hashable, below: Collection[Hashable] = ()) -> tuple[int, int]:
+        """`need` of the pool, and for static inputs."""
         name = record.component_id
         known = self._costs.get((name, descriptor))
         costs = [self._costs[name, other] for other in below if (name, other) in self._costs] if known is None else [known]
-        pool = max((cost.pool for cost in costs), default=0) if self._meets_empty_pool(record, descriptor) else 0
-        return pool + (0 if name in self._sharing else max((cost.buffers for cost in costs), default=0))
-
-    @staticmethod
-    def _meets_empty_pool(record: ComponentRecord, descriptor: Hashable) -> bool:
-        """Whether its capture would be the first in its pool; False where that is not sure."""
-        entry = record.entries.get(descriptor)
-        if entry is None and record.isolation is Isolation.per_entry:
-            return True
-        if entry is None:
-            entry = next(iter(record.entries.values()), None)  # of the same domain
-        if entry is None or entry.domain.kind is PoolKind.foreign:
-            return False
-        pool = entry.domain.pool
-        return pool is None or pool.state in (PoolState.RETIRED, PoolState.GONE) or not (pool.charged or pool.graphs)
+        domain = self._books.known_domain(record, descriptor)
+        met = domain.pool if domain is not None else None
+        if met is not None and (met.kind is PoolKind.foreign or (met.state not in OVER and (met.charged or met.graphs))):
+            pool = max((cost.grows(met) for cost in costs), default=0)
+        elif record.isolation is Isolation.foreign:
+            pool = 0
+        else:
+            pool = max((cost.pool for cost in costs), default=0)  # it will be the first in its pool
+        return pool, 0 if name in self._sharing else max((cost.buffers for cost in costs), default=0)
 
     # -- refusals -----------------------------------------------------------------------------------------------------
 
@@ -162,6 +195,21 @@ class Budget:
         """
         if self.limit is not None:
             self._refuse(f"the set of {graphs} graphs", need, self.held())
+
+    def expect(self, entry: Entry, grown: int) -> None:
+        """Refuse a capture that by its warm-up will grow its pool by ``grown`` bytes; the gate is held, the lock is not.
+
+        Raises:
+            BudgetExceeded: it will not fit. What it was to take is remembered.
+        """
+        if self.limit is None or not grown:
+            return
+        books, pool = self._books, entry.pool
+        with books.gate.lock:
+            have, both = self.held(without=entry), self.held()
+            if both + grown > self.limit:
+                self.note(entry, 0, alone=False, beside=Growth(grown, pool.name, pool.charged))
+            self._refuse(entry.name, both - have + grown, have)
 
     def inspect(self, entry: Entry) -> None:
         """Refuse a recording that was just made, by what it really took; the capture gate is held, the lock is not.

@@ -18,6 +18,7 @@ from cgstate.backends.base import Backend, CaptureErrorMode, Graph, MemoryPool, 
 from cgstate.backends.undo import UndoLog
 from cgstate.breaks import Body
 from cgstate.runtime.compact import FirstBlock
+from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, SMALL_LIMIT
 from cgstate.runtime.segments import close, record_segments, run_round, run_segments
 
 MakeFunction: TypeAlias = Callable[[bool], Callable[[], object]]
@@ -59,6 +60,7 @@ class Attempt:
         prime: Whether to make the library workspaces of the stream first; not for a stream of the user's, who knows where they are.
         rounds: The most warm-up rounds.
         first_block: Gives the pool a first block; None where it has been captured into, or is not to get one.
+        expect: Told after the warm-up how many bytes of temporaries and outputs it has taken at least; may refuse the capture.
     """
 
     backend: Backend
@@ -69,6 +71,7 @@ class Attempt:
     prime: bool
     rounds: int
     first_block: FirstBlock | None = None
+    expect: Callable[[int], None] | None = None
 
 
 def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog) -> Recording:
@@ -179,10 +182,29 @@ def record_block(attempt: Attempt, undo: UndoLog) -> Iterator[Graph]:
 
 def _prepare(attempt: Attempt, make: MakeFunction, undo: UndoLog) -> bool:
     """Warm up, and give the pool its first block; whether the warm-up has settled. The capture stream is current."""
+    before = _taken(attempt)
     settled, breaks = _warm_up(attempt, make)
+    if attempt.expect is not None:
+        attempt.expect(_taken(attempt) - before)
     if attempt.first_block is not None and settled and not breaks:  # what breaks allocate is not the pool's
         attempt.first_block.make(attempt.backend, attempt.pool, attempt.stream, lambda: run_round(make(True)), undo)
     return settled
+
+
+def _taken(attempt: Attempt) -> int:
+    """Bytes that work outside of captures has had at least, by the free segments that it has left on the capture stream.
+
+    What is rounded up in them is left out, and what came from small ones; and so is, where nobody expects it, everything.
+    """
+    if attempt.expect is None:
+        return 0
+    unit = attempt.backend.mebibyte
+    taken = 0
+    for segment in attempt.backend.cached_segments(attempt.stream):
+        shared = segment.reserved <= LARGE_SEGMENT * unit
+        rounded = (LARGE_SEGMENT - SMALL_LIMIT if shared else GRANULE) * unit
+        taken += 0 if segment.small else max(0, segment.reserved - segment.live - rounded)
+    return taken
 
 
 def _warm_up(attempt: Attempt, make: MakeFunction) -> tuple[bool, bool]:

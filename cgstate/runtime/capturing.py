@@ -6,19 +6,21 @@ what an interrupt has broken off is ended by whoever leaves the transaction, and
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from cgstate.backends.base import Event, Stream
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import BudgetExceeded, CaptureActive, CaptureFailed, CGStateError, ConfigError, LiveAcrossBreak, describe
-from cgstate.lifecycle.states import EntryState, FailureKind, PoolState
+from cgstate.lifecycle.states import EntryState, FailureKind, PoolKind, PoolState
 from cgstate.runtime import residency
 from cgstate.runtime.capture import Attempt, Recording
 from cgstate.runtime.compact import FirstBlock
 from cgstate.runtime.entry import UNPOOLED
 from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.pinned import NOTHING, Baked
+from cgstate.runtime.room import await_bytes, may_retire, retire_bytes
 
 if TYPE_CHECKING:
     from cgstate.runtime.domain import Domain
@@ -55,6 +57,7 @@ class Capture:
         grown: Bytes that the pool grew by it; they stay there if it is dropped while others live in the pool (fact S4).
         done: Marks the end of its work, once it is recorded.
         in_pool: Whether its pool is RECORDING for it.
+        made_room: Whether lazy graphs were retired for it once it was recorded.
     """
 
     __slots__ = (
@@ -67,6 +70,7 @@ class Capture:
         "entry",
         "grown",
         "in_pool",
+        "made_room",
         "pool",
         "recording",
         "stream",
@@ -88,6 +92,7 @@ class Capture:
         self.grown = 0
         self.done: Event | None = None
         self.in_pool = False
+        self.made_room = False
 
     @property
     def made(self) -> Recording:
@@ -100,17 +105,30 @@ class Capture:
     def begin(self, stream: Stream | None) -> None:
         """Take the gate and step entry, pool and component; nothing is changed if anything refuses.
 
+        If it is the budget alone that refuses an explicit capture, lazy graphs are evicted first.
+
         Raises:
             IllegalTransition: the entry, its pool or the gate refuses.
             ConfigError: as `Domain.check_adoption`.
             CaptureFailed: the budget has no room, or the device gave no pool or no stream.
         """
+        books, entry = self._books, self.entry
+        below = books.budget.below(entry.component, entry.descriptor)
+        if not self._begin(stream, below, may_evict=self._transaction.evicts):
+            with books.gate.lock:
+                need = books.budget.need(entry.component, entry.descriptor, below)
+            await_bytes(books, need, (entry.domain,))
+            self._begin(stream, below)
+
+    def _begin(self, stream: Stream | None, below: Collection[Hashable], *, may_evict: bool = False) -> bool:
+        """`begin`; False if the budget refuses, and ``may_evict``: nothing was changed."""
         books, entry, transaction = self._books, self.entry, self._transaction
         gate = books.gate
         thread = books.thread_id()
-        below = books.budget.below(entry.component, entry.descriptor)
         with gate.lock:
             books.check_open("capture")
+            if not transaction.profiles:
+                books.refuse_in_profile(thread)  # it may have begun inside the transaction
             self._await_gate(thread, entry.domain)
             self._check_break(thread)
             residency.check_capture(entry)
@@ -135,6 +153,8 @@ class Capture:
                     domain.adopted.add(stream.handle)
             except BaseException as error:
                 entry.pool, entry.transaction = before, owner  # it may hold a recording that is not bound yet
+                if may_evict and isinstance(error, BudgetExceeded):
+                    return False
                 refusal = isinstance(error, CGStateError) and not isinstance(error, BudgetExceeded)
                 if refusal or not isinstance(error, Exception):
                     raise
@@ -146,6 +166,10 @@ class Capture:
             self.in_pool = True
             gate.holder = thread
             transaction.entered(entry.component)
+            for each in gate.managers:
+                if each.profile is not None and each.profile.thread != thread:
+                    each.profile.disturb(books.name)
+        return True
 
     def _not_begun(self, error: Exception) -> CaptureFailed:
         """The budget has no room, or the device gave no pool or no stream; no state has moved. The lock is held."""
@@ -236,7 +260,37 @@ class Capture:
             prime=not self.pool.domain.adopted,
             rounds=books.warmup_rounds,
             first_block=self._first_block(),
+            expect=self._expect if self._would_stay() else None,
         )
+
+    def _would_stay(self) -> bool:
+        """Whether there is a budget, and what the capture grows stays charged if it is refused afterwards (fact S4).
+
+        Asks the component's order: what is smaller than a graph that is bound finds its place in what that one has freed.
+        """
+        books, entry, domain = self._books, self.entry, self.pool.domain
+        if books.budget.limit is None or self._transaction.profiles or domain.adopted:
+            return False
+        with books.gate.lock:
+            stays = self.pool.kind is PoolKind.foreign or any(each.graph is not None for each in domain.entries)
+            larger = entry.component.available if stays else ()
+        return stays and not any(entry.component.smaller((entry.descriptor,), each) for each in larger)
+
+    def _expect(self, taken: int) -> None:
+        """The warm-up has taken so many bytes: refuse what will not fit, as long as the pool has not grown by it.
+
+        Raises:
+            BudgetExceeded: it will not fit, whoever is evicted.
+        """
+        books = self._books
+        free = sum(view.reserved - view.live for view in self.pool.handle.segments() if view.stream == self.stream.handle)
+        try:
+            books.budget.expect(self.entry, max(0, taken - free))
+        except BudgetExceeded:
+            if self._transaction.evicts and may_retire(self.entry, taken - free):
+                return
+            books.backend.flush()  # else what it has left cached would keep the next warm-up from telling
+            raise
 
     @property
     def _workspaces(self) -> Pool:
@@ -298,6 +352,8 @@ class Capture:
     def inspect(self) -> None:
         """It was recorded: hold it against the budget, do what is always done, and mark the end of its work.
 
+        Where it does not fit, an explicit capture retires lazy graphs; it is for `Transaction` to give them back.
+
         Raises:
             BudgetExceeded: it does not fit.
             BaseException: a step that is always done raised.
@@ -306,8 +362,16 @@ class Capture:
         with self._books.gate.lock:
             self._measure_home()
         if not self._transaction.profiles:
-            self._books.budget.inspect(self.entry)
+            self._weigh()
         self.undo.succeed()
+
+    def _weigh(self) -> None:
+        try:
+            self._books.budget.inspect(self.entry)
+        except BudgetExceeded:
+            if not self._transaction.evicts or not retire_bytes(self.entry):
+                raise
+            self.made_room = True
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from cgstate.lifecycle.states import FailureKind, ManagerState
 from cgstate.runtime import memory, residency
 from cgstate.runtime.memory import Comparison, MemoryEstimate, MemoryReport
 from cgstate.runtime.progress import track
+from cgstate.runtime.room import await_bytes
 from cgstate.runtime.routines import capture_by_routine
 from cgstate.runtime.transaction import Transaction, TransactionKind
 from cgstate.runtime.vote import Ballot
@@ -73,6 +74,7 @@ def _capture_all(capturing: Transaction, estimate: MemoryEstimate | None, progre
     books = capturing.books
     bound: Counter[str] = Counter()
     todo: list[Entry] = []
+    estimated = 0
     with books.gate.lock:
         for record in books.routine_records():
             capturing.include(record)
@@ -80,12 +82,10 @@ def _capture_all(capturing: Transaction, estimate: MemoryEstimate | None, progre
                 todo += [record.entry(d) for d in record.startup_order if d not in record.available]
         for entry in todo:
             residency.check_capture(entry)
-        if estimate is not None and estimate.trusted and todo and estimate.graphs == len(todo) and not capturing.profiles:
-            last = todo[-1]
-            try:
-                books.budget.foresee_all(len(todo), estimate.lower)
-            except BudgetExceeded as error:
-                raise CaptureFailed(FailureKind.BUDGET, last.component.component_id, last.descriptor) from error
+        if estimate is not None and estimate.trusted and estimate.graphs == len(todo):
+            estimated = estimate.lower
+    if todo and capturing.evicts:
+        _foresee(capturing, todo, estimated)
     for entry in track(todo, "Capturing graphs", show=progress):
         record = entry.component
         assert record.routine is not None
@@ -94,6 +94,26 @@ def _capture_all(capturing: Transaction, estimate: MemoryEstimate | None, progre
         capture_by_routine(capturing, entry, record.routine)
         bound[record.component_id] += 1
     return bound
+
+
+def _foresee(capturing: Transaction, todo: Sequence[Entry], estimated: int) -> None:
+    """Evict for the whole set, or nobody for any of it: where it is known not to fit, they would go in vain.
+
+    Raises:
+        CaptureFailed: it does not fit even so, by the bytes that were ``estimated``.
+    """
+    books = capturing.books
+    with books.gate.lock:
+        need = max(estimated, books.budget.need_all(todo))
+    capturing.evicts = await_bytes(books, need, {entry.domain for entry in todo})
+    if not estimated:
+        return
+    last = todo[-1]
+    with books.gate.lock:
+        try:
+            books.budget.foresee_all(len(todo), estimated)
+        except BudgetExceeded as error:
+            raise CaptureFailed(FailureKind.BUDGET, last.component.component_id, last.descriptor) from error
 
 
 @contextmanager
@@ -139,6 +159,7 @@ def _begin(books: Books, thread: int) -> None:
         books.check_open("capture")
         if books.inside_call(thread):
             raise books.refuse("capture", "this thread is not inside a component call", CaptureActive)
+        books.refuse_in_profile(thread)
         if books.state is ManagerState.NEW:
             books.prepare()
         books.capture()

@@ -63,7 +63,9 @@ def capture_on_miss(
             gate = books.gate
             if not record.resident:
                 return Fallback.unavailable  # eager is refused as well then
-            if not gate.free or gate.blocks_capture(thread) or gate.pending or not books.try_exclusive(thread):
+            if not gate.free or gate.blocks_capture(thread) or gate.pending or books.profile_of_another(thread) is not None:
+                return Fallback.capture_busy
+            if not books.try_exclusive(thread):
                 return Fallback.capture_busy
             mine = True
         return _capture(record, routine, descriptor)

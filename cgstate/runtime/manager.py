@@ -68,7 +68,7 @@ class GraphManager:
         stats_detail: How many missed keys are counted one by one.
         summary_every: After how many graph-answered calls of a component its counts are logged, besides at close; 0: only then.
         budget_bytes: The most bytes that the manager may hold, as `memory` counts them; None: no limit. See `set_budget`.
-        vote: Asked before collective components capture by their routine, commit, or evict by a miss.
+        vote: Asked before collective components capture by their routine, commit, or evict to make room.
         sync: Threading primitives; all managers of a device share one.
         observer: Told of every transition, under the device's lock, in the midst of steps: must be quick, raise nothing, and call
             nothing of the manager. A function, or a `cgstate.runtime.witness.Witness`, which is told more, such as the recorders
@@ -189,6 +189,7 @@ class GraphManager:
             ConfigError: duplicate ids, a component that another manager has or is preparing, or anything wrong in ``config``;
                 nothing was changed, but for what a `Routine.configure` has taken before another one refused.
             IllegalTransition: the manager was prepared already.
+            CaptureActive: another operation of this thread is open on the manager, a profile for one.
         """
         return prepare(self._books, components, config, self._components)
 
@@ -221,6 +222,10 @@ class GraphManager:
         pools, one for each pool that production would have, also for entries and components that are made inside. Nothing is
         bound, and what was made inside is forgotten. `Profile.estimate` tells afterwards what it took. Let go of static outputs
         before the block ends: a tensor that is held keeps its memory.
+
+        Components with a routine are prepared before. Other managers of the device replay as ever, and capture nothing for this
+        thread: their captures raise `CaptureActive`, their misses are eager, counted `capture_busy`; profiles of their own they may
+        have. What they capture in other threads meanwhile makes the estimate untrusted.
 
         Raises:
             IllegalTransition: the manager is not PREPARED: say ``prepare([])`` where there are no components; or it serves already.
@@ -431,10 +436,11 @@ class GraphManager:
         """Change the byte budget, also while serving; where more is held, evict lazy graphs that can go alone.
 
         Evicting waits for the device and returns the bytes to it (fact S3). What still does not fit stays, and nothing more is
-        captured then. A capture that does not fit fails with kind BUDGET and `BudgetExceeded` as its cause; a lazy one evicts
-        first, as above, and else the call is eager. What a graph took is remembered, so that none is captured only to be refused
-        again, until it fits or `forget_failures` is called. In a pool with live graphs, what a refused attempt grew stays charged
-        (fact S4).
+        captured then. A capture that does not fit evicts first, as above: an explicit one waits for that, and if it is in vain
+        fails with kind BUDGET and `BudgetExceeded` as its cause; a miss never waits, and is else eager. What a graph took is
+        remembered, so that none is captured only to be refused again, until it fits or `forget_failures` is called. What grows a
+        pool with live graphs is refused by what its warm-up took, before it does; what an attempt has grown all the same, as the
+        warm-up took less, stays charged there (fact S4) until all graphs of the pool are evicted.
 
         Args:
             budget_bytes: The most bytes that may be held, as `memory` counts them; None: no limit.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cgstate.errors import ConfigError, describe
+from cgstate.errors import CaptureActive, ConfigError, describe
 from cgstate.lifecycle.states import ManagerState
 from cgstate.runtime import residency, sharing
 from cgstate.runtime.component import CaptureMode, Component, LeasedComponent
@@ -44,6 +44,11 @@ def prepare(
     taken: list[AnyComponent],
 ) -> PrepareReport:
     """See `GraphManager.prepare`; adds the active components to those ``taken``."""
+    books.check_caller()
+    with books.gate.lock:
+        if books.profile is not None and books.profile.thread == books.thread_id():
+            guard = "its profile to have ended: prepare components before, or capture more in it by `entry` and `transaction`"
+            raise books.refuse("prepare", guard, CaptureActive)
     with books.exclusive("prepare"):
         books.check_open("prepare")
         with books.gate.lock:

@@ -4,16 +4,19 @@ Declared descriptors keep their places, also while they are evicted: a graph bey
 
 Victims are lazily captured entries that can go alone, idle ones, the least recently used first. Nobody goes in vain: if all victims
 together would not make room, none is evicted. Room is made before the capture, so that the peak is bounded too. A call never waits
-for a victim that the device still replays: it is retired, and its place is free at a later miss.
+for a victim that the device still replays: it is retired, and its place is free at a later miss. An explicit capture waits for it.
+
+Where those that can go alone do not make room for an explicit capture, those go that can go together: the graphs of a pool that
+were all made by misses, and are all idle. A miss retires no such pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cgstate.lifecycle.states import EntryState, PoolKind
-from cgstate.runtime.domain import LIVE
+from cgstate.runtime.domain import LIVE, Domain
 from cgstate.runtime.stats import Eviction, Fallback
 from cgstate.runtime.vote import Ballot
 
@@ -87,12 +90,49 @@ def make_bytes(record: ComponentRecord, descriptor: Hashable) -> Fallback | None
         return None if books.budget.held() + need <= books.budget.limit else Fallback.budget
 
 
+def await_bytes(books: Books, need: int, spared: Collection[Domain] = ()) -> bool:
+    """Evict and give back until ``need`` bytes fit, before explicit captures that take so much; waits for the device.
+
+    False, and nobody was evicted, if all victims would not make room. The manager is the caller's. Nobody of ``spared`` is evicted.
+    """
+    if books.budget.limit is None:
+        return True
+    with books.gate.lock:
+        chosen, short = _choose(books, need, spared, together=True)
+    if short > 0 or _evict(books, chosen, Eviction.budget) is not None:
+        return False
+    give_back(books)
+    return True
+
+
+def may_retire(entry: Entry, need: int) -> bool:
+    """Whether retiring every victim would make room for ``need`` bytes that the capture of ``entry`` will take of its pool."""
+    with entry.manager.gate.lock:
+        return _choose(entry.manager, need, (entry.domain,), together=True)[1] <= 0
+
+
+def retire_bytes(entry: Entry) -> bool:
+    """Retire what makes room for an explicit capture that has just been recorded, as far as that was not known before.
+
+    False, and nobody was retired, if all victims would not make room. The gate is held: `give_back` comes after the capture's end.
+    """
+    books = entry.manager
+    with books.gate.lock:
+        chosen, short = _choose(books, entry.pool.owed() - entry.pool.charged, (entry.domain,), together=True)
+    return short <= 0 and _evict(books, chosen, Eviction.budget) is None
+
+
+def give_back(books: Books) -> None:
+    """Return to the device what was retired; waits for it."""
+    books.reclaimer.finish()
+    books.reclaimer.drop_pools()
+
+
 def shrink(books: Books) -> int:
     """Evict until the budget holds, or as far as it goes; waits for the device. Returns how many; the manager is the caller's."""
     evicted = 0
     while True:
-        books.reclaimer.finish()
-        books.reclaimer.drop_pools()
+        give_back(books)
         with books.gate.lock:
             chosen, _ = _choose(books, 0)
         if not chosen or _evict(books, chosen, Eviction.budget) is not None:
@@ -112,14 +152,34 @@ def _victims(entries: Iterable[Entry]) -> list[Entry]:
     return [
         entry
         for entry in entries
-        if entry.state is EntryState.BOUND and not entry.startup and entry.domain.kind is PoolKind.per_entry
+        if entry.state is EntryState.BOUND
+        and not entry.startup
+        and entry.domain.kind is PoolKind.per_entry
+        and not entry.domain.capturing
     ]
 
 
-def _choose(books: Books, need: int) -> tuple[list[Entry], int]:
+def _generations(books: Books) -> list[list[Entry]]:
+    """Victims that share a domain which has no others; the lock is held."""
+    generations = []
+    for domain in books.domains.values():
+        live = [entry for entry in domain.entries if entry.state in LIVE]
+        ours = domain.kind in (PoolKind.shared, PoolKind.per_component)
+        if ours and live and all(entry.state is EntryState.BOUND and not entry.startup for entry in live):
+            generations.append(live)
+    return generations
+
+
+def _choose(books: Books, need: int, spared: Collection[Domain] = (), *, together: bool = False) -> tuple[list[Entry], int]:
     """The fewest least recently used victims without which ``need`` bytes fit, and how many bytes are short even so.
 
     Bytes that were retired and are not given back yet count as free: they are on their way. The lock is held.
+
+    Args:
+        books: The manager's.
+        need: Bytes.
+        spared: Nobody of these domains goes.
+        together: Whether those may go that can only go together, if all others do not make room.
     """
     limit = books.budget.limit
     if limit is None:
@@ -128,9 +188,12 @@ def _choose(books: Books, need: int) -> tuple[list[Entry], int]:
     short = books.budget.held() - allowed
     chosen: list[Entry] = []
     if short > 0:
-        victims = iter(sorted(_victims(books.entries()), key=_age))
-        while (short := books.budget.held_after(chosen) - allowed) > 0 and (victim := next(victims, None)) is not None:
-            chosen.append(victim)
+        groups = [[victim] for victim in sorted(_victims(books.entries()), key=_age)]
+        if together:
+            groups += sorted(_generations(books), key=lambda entries: max(map(_age, entries)))
+        left = iter(group for group in groups if group[0].domain not in spared)
+        while (short := books.budget.held_after(chosen) - allowed) > 0 and (group := next(left, None)) is not None:
+            chosen += group
     return chosen, short
 
 
@@ -145,5 +208,6 @@ def _evict(books: Books, victims: Sequence[Entry], cause: Eviction) -> Fallback 
             return SHORT[cause]
         for victim in victims:
             victim.component.admission.evicted(victim.descriptor, victim.hits)
+        for victim in victims:
             books.evict_domain(victim.domain, cause=cause)
     return None

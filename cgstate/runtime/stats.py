@@ -22,7 +22,7 @@ class Fallback(StrEnum):
     in_capture = auto()
     """The caller's stream is being captured, or this thread is warming up a capture: the work is recorded inline."""
     capture_busy = auto()
-    """A lazy capture would have had to wait for other threads."""
+    """A lazy capture would have had to wait for other threads, or this one profiles for another manager."""
     capacity = auto()
     """The component holds as many graphs as it may, and none can be evicted now."""
     blocked = auto()

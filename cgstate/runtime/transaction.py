@@ -21,6 +21,7 @@ from cgstate.runtime.capture import MakeFunction, Recording, record, record_bloc
 from cgstate.runtime.capturing import Capture
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.mending import mend
+from cgstate.runtime.room import give_back
 from cgstate.runtime.vote import Ballot
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Transaction:
         committing: True while it binds; the entry table's ``bind`` asks for it.
         committed: Whether it has bound its recordings.
         captured: The recordings so far, in order of capture.
+        evicts: Whether lazy graphs may be evicted for one of its captures: of an explicit one, unless the whole will not fit.
         current: The capture that was begun and has not ended.
         failed: Whether a capture failed, or was interrupted: nothing can be bound any more.
         outvoted: Whether another rank did not agree to its commit.
@@ -59,6 +61,7 @@ class Transaction:
         "committed",
         "committing",
         "current",
+        "evicts",
         "failed",
         "kind",
         "outvoted",
@@ -70,6 +73,7 @@ class Transaction:
         self.committing = False
         self.committed = False
         self.captured: list[Capture] = []
+        self.evicts = self.explicit
         self.current: Capture | None = None
         self.failed = False
         self.outvoted = False
@@ -175,8 +179,7 @@ class Transaction:
             entry.baked = capture.baked = baking.finish()
             sharing.check_recording(entry, capture.made.graph)
             capture.share_turn()
-            capture.inspect()
-            capture.end()
+            self._take(capture)
         except BaseException as error:
             failure = capture.fail(error) if self.current is capture else None
             try:
@@ -226,8 +229,7 @@ class Transaction:
             with record_block(capture.attempt, capture.undo) as graph:
                 yield
             capture.recording = Recording(graph, None, uses_random, settled=True, autocast=self.books.backend.autocast())
-            capture.inspect()
-            capture.end()
+            self._take(capture)
         except BaseException as error:
             failure = capture.fail(error) if self.current is capture else None
             try:
@@ -238,6 +240,13 @@ class Transaction:
                 failure = None
 
     # -- the steps of one capture -------------------------------------------------------------------------------------
+
+    def _take(self, capture: Capture) -> None:
+        """It was recorded: end it, and give back what went to make room for it."""
+        capture.inspect()
+        capture.end()
+        if capture.made_room:
+            give_back(self.books)
 
     def _prepared(self, entry: Entry, stream: Stream | None) -> Capture:
         """A capture that can be begun, as far as the transaction knows. Nothing is changed."""

@@ -38,8 +38,9 @@ ADVICE: dict[type[CGStateError], Advice] = {
     ),
     errors.CaptureActive: Advice(
         "A capture is open on this stream or this device, and the call would break it: a replay on a capturing stream, or an "
-        "operation of the manager inside a capture body or a component call.",
-        "Move the call out of the body, or wait until the capture has ended.",
+        "operation of the manager inside a capture body or a component call. Or a profile is open in this thread, and a capture "
+        "for another manager of the device would be real and missing in the estimate; the message names it.",
+        "Move the call out of the body, or wait until the capture has ended; capture for other managers after the profile.",
     ),
     errors.LiveAcrossBreak: Advice(
         "Graphs that share a pool would replay inside an eager break while a tensor of the outer graph, made in that pool, is live "

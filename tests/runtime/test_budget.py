@@ -18,8 +18,10 @@ from cgstate import (
     FailureKind,
     Fallback,
     GraphManager,
+    IllegalTransition,
     ManagerClosed,
     ManagerState,
+    Resolution,
 )
 from cgstate.backends.sim import SimBackend, SimConfig, SimDevice, SimTensor
 from cgstate.runtime.room import make_bytes
@@ -87,6 +89,19 @@ def large(by: dict[int, int]) -> Callable[[Toy, int, SimTensor], object]:
         return routine.device.zeros(by.get(descriptor, 0) * KIB // 8 or 1)
 
     return body
+
+
+def always_large(bench: Bench, by: dict[int, tuple[int, ...]], name: str = "toy") -> None:
+    """Temporaries one after the other, in KiB by descriptor, of a component's work: while it is warmed up, too."""
+    routine = bench.routines[name]
+    forward = routine.forward_for_capture
+
+    def work(descriptor: int, buffers: SimTensor) -> object:
+        for size in by.get(descriptor, ()):
+            routine.device.zeros(size * KIB // 8)
+        return forward(descriptor, buffers)
+
+    routine.forward_for_capture = work  # type: ignore[method-assign]
 
 
 class TestExplicit:
@@ -223,6 +238,181 @@ class TestExplicit:
             transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(4))
         assert (bound(bench), held(bench), bench.manager.state) == ({4, 8}, before, ManagerState.SERVING)
         bench.answers()
+
+
+class TestExplicitEvicts:
+    """An explicit capture makes room as a miss does, and waits for it."""
+
+    def full(self, **manager: Any) -> Bench:
+        """A startup graph, and two lazy ones of which 8 was used last; nothing more fits."""
+        bench = lazily(budget=None, **manager)
+        assert [ask(bench, 8), ask(bench, 16), ask(bench, 8)] == [None] * 3
+        bench.manager.set_budget(held(bench))
+        return bench
+
+    def test_an_owed_startup_graph_gets_the_bytes_of_the_least_recently_used_lazy_one(self) -> None:
+        bench = self.full()
+        bench.manager.evict("toy", 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(alone(8) + alone(16))
+        bench.manager.capture_and_bind()
+        assert bound(bench) == {4, 8}
+        assert held(bench) == alone(4) + alone(8)
+        assert bench.manager.stats().components["toy"].evicted == {Eviction.asked: 1, Eviction.budget: 1}
+        bench.answers(4)
+
+    @pytest.mark.parametrize("known", [False, True])
+    def test_a_capture_by_hand_gets_them_whether_or_not_it_is_known_what_it_takes(self, known: bool) -> None:
+        bench = self.full()
+        entry, limit = bench.manager.entry("low", 1), bench.manager.budget_bytes
+
+        def capture() -> None:
+            with bench.manager.transaction() as transaction:
+                transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+                assert held(bench) <= (bench.manager.budget_bytes or 1 << 20), "given back at once"
+
+        if known:
+            bench.manager.set_budget(None)
+            capture()
+            bench.manager.evict("low", 1)
+            bench.manager.reclaim(flush=True)
+            bench.manager.set_budget(limit)
+        before = recorded(bench)
+        capture()
+        assert (bound(bench), recorded(bench)) == ({4, 8}, before)
+        entry.replay()
+
+    def test_a_block_that_is_recorded_gets_them(self) -> None:
+        bench = self.full()
+        entry = bench.manager.entry("low", 1)
+        with bench.manager.transaction() as transaction, transaction.recording(entry):
+            bench.device.zeros(4)
+        assert bound(bench) == {4, 8}
+        assert held(bench) <= (bench.manager.budget_bytes or 0)
+
+    def test_what_is_known_is_made_room_for_before_the_capture_opens(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench = self.full()
+        bench.manager.evict("toy", 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(alone(8) + alone(16))
+        peaks: list[int] = []
+        open_capture = bench.backend.open_capture
+
+        def watched(*args: Any) -> Any:
+            peaks.append(held(bench))
+            return open_capture(*args)
+
+        monkeypatch.setattr(bench.backend, "open_capture", watched)
+        bench.manager.capture_and_bind()
+        assert max(peaks) <= alone(4) + alone(8)
+
+    def test_a_victim_in_flight_is_waited_for_and_its_answer_is_right(self) -> None:
+        bench = self.full()
+        bench.manager.evict("toy", 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(alone(8) + alone(16))
+        x = bench.device.rand(16, 4)
+        late = bench.component(x)
+        y = bench.device.rand(8, 4)
+        bench.component(y)
+        bench.manager.capture_and_bind()
+        assert bound(bench) == {4, 8}
+        assert late.tolist() == bench.routine.work(x).tolist()
+
+    def test_nobody_goes_in_vain_and_leased_and_startup_graphs_stay(self) -> None:
+        bench = self.full()
+        with bench.manager.entry("toy", 8).lease() as lease, bench.manager.entry("toy", 16).lease() as other:
+            lease.replay()
+            other.replay()
+            with pytest.raises(CaptureFailed, match="low") as failed, bench.manager.transaction() as transaction:
+                transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(4))
+        assert failed.value.kind == FailureKind.BUDGET
+        large = bench.manager.budget_bytes or 0
+        with pytest.raises(CaptureFailed, match="low"), bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 2), lambda warmup: lambda: bench.device.zeros(large // 8))
+        assert bound(bench) == {4, 8, 16}
+        assert bench.manager.stats().components["toy"].evicted == {}
+
+    def test_nobody_goes_for_the_first_of_a_set_that_is_known_not_to_fit(self) -> None:
+        bench = Bench(
+            "toy", "other", descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1}, isolation="per_entry"
+        ).serving()
+        assert ask(bench, 8) is None
+        for name in bench.components:
+            bench.manager.evict(name, 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(2 * WORKSPACE - 1)
+        with pytest.raises(CaptureFailed):
+            bench.manager.capture_and_bind()
+        assert bound(bench) == {8}
+        bench.manager.set_budget(2 * alone(4))
+        bench.manager.capture_and_bind()
+        assert (bound(bench), bound(bench, "other")) == ({4}, {4})
+
+    def test_an_estimate_makes_room_for_the_whole_set(self) -> None:
+        bench = Bench(descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1}, isolation="per_entry").prepared()
+        estimate = bench.manager.profile_memory(thorough=True)
+        assert estimate.trusted
+        bench.manager.capture_and_bind()
+        assert ask(bench, 8) is None
+        bench.manager.evict("toy", 4)
+        bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(max(estimate.lower, alone(8)))
+        bench.manager.capture_and_bind()
+        assert bound(bench) == {4}
+
+    @pytest.mark.parametrize("known", [False, True])
+    def test_a_pool_of_lazy_graphs_goes_as_a_whole_where_those_that_go_alone_do_not_suffice(self, known: bool) -> None:
+        bench = lazily("toy", "other", budget=None, isolation="per_component", mode=PURE)
+        assert [ask(bench, 8), ask(bench, 16), ask(bench, 8, "other")] == [None] * 3
+        entry = bench.manager.entry("low", 1)
+
+        def capture() -> None:
+            with bench.manager.transaction() as transaction:
+                transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+
+        if known:
+            capture()
+            bench.manager.evict("low", 1)
+            bench.manager.reclaim(flush=True)
+        bench.manager.set_budget(held(bench))
+        assert ask(bench, 32, "other") is Fallback.budget
+        assert (bound(bench), bound(bench, "other")) == ({8, 16}, {8}), "a miss retires no pool"
+        bench.manager.set_budget(held(bench))  # what that has grown is there to stay
+        capture()
+        assert (bound(bench), bound(bench, "other")) == (set(), {8}), "the least recently used"
+        assert bench.manager.stats().components["toy"].evicted == {Eviction.budget: 2}
+        assert held(bench) <= (bench.manager.budget_bytes or 0)
+        entry.replay()
+        bench.answers(8)
+
+    def test_a_pool_with_a_leased_or_a_startup_graph_stays(self) -> None:
+        bench = lazily("toy", "other", budget=None, isolation="per_component")
+        assert [ask(bench, 8), ask(bench, 8, "other")] == [None] * 2
+        bench.manager.set_budget(held(bench))
+        with pytest.raises(CaptureFailed, match="low"), bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(4))
+        assert (bound(bench), bound(bench, "other")) == ({4, 8}, {4, 8})
+        pure = lazily(budget=None, isolation="per_component", mode=PURE)
+        assert [ask(pure, 8), ask(pure, 16)] == [None] * 2
+        pure.manager.set_budget(held(pure))
+        with pure.manager.entry("toy", 16).lease() as lease:
+            lease.replay()
+            with pytest.raises(CaptureFailed, match="low"), pure.manager.transaction() as transaction:
+                transaction.capture(pure.manager.entry("low", 1), lambda warmup: lambda: pure.device.zeros(4))
+            lease.replay()
+        assert bound(pure) == {8, 16}
+
+    def test_what_another_guard_refuses_evicts_nobody(self) -> None:
+        bench = self.full()
+        entry = bench.manager.entry("low", 1)
+        bench.manager.set_budget(None)
+        with bench.manager.transaction() as transaction:
+            transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+        bench.manager.set_budget(held(bench))
+        with pytest.raises(IllegalTransition), bench.manager.transaction() as transaction:
+            transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(4))
+        assert bound(bench) == {4, 8, 16}
 
 
 class TestLazy:
@@ -436,6 +626,89 @@ class TestSharedPool:
         assert ask(bench, 16) is None
         assert held(bench) == grown + 16 * ROW, "the free blocks were used (S4)"
 
+    @pytest.mark.parametrize("isolation", ["shared", "per_component"])
+    @pytest.mark.parametrize("temporaries", [(300,), (60, 70, 80, 90)])
+    def test_what_by_its_warm_up_will_not_fit_is_refused_before_the_pool_grows(
+        self, isolation: str, temporaries: tuple[int, ...]
+    ) -> None:
+        bench = lazily(budget=200 * KIB, isolation=isolation)
+        always_large(bench, {16: temporaries, 32: temporaries})
+        before, captured = held(bench), recorded(bench)
+        assert ask(bench, 16) is Fallback.budget
+        assert (held(bench), bench.manager.memory().stranded, recorded(bench)) == (before, 0, captured)
+        (domain,) = bench.books.domains.values()
+        cached = bench.backend.cached_segments(domain.open_stream(bench.books))
+        assert all(segment.small for segment in cached), "what its warm-up has left there would hide what the next one takes"
+        warmed_up = bench.routine.calls["warmup"]
+        assert [ask(bench, size) for size in (16, 32, 16)] == [Fallback.budget] * 3
+        assert bench.routine.calls["warmup"] == warmed_up, "neither it nor a larger one is tried again"
+        assert ask(bench, 8) is None, "others are captured as before"
+        assert ask(bench, 16) is Fallback.budget
+        assert bench.routine.calls["warmup"] > warmed_up
+        assert bound(bench) == {4, 8}
+        bench.manager.set_budget(500 * KIB)
+        assert [ask(bench, 32), ask(bench, 16)] == [None, None]
+        bench.answers(1, 4)
+
+    def test_what_exceeded_an_empty_pool_is_not_tried_in_one_that_is_smaller(self) -> None:
+        bench = lazily("toy", "other", budget=2 * alone(8) + 10 * KIB, isolation="per_component", mode=PURE)
+        bench.routine.body = large({16: 60})
+        assert ask(bench, 8, "other") is None
+        assert ask(bench, 16) is Fallback.budget
+        assert ask(bench, 8) is None
+        before, captured = held(bench), recorded(bench)
+        assert [ask(bench, 16), ask(bench, 32)] == [Fallback.budget] * 2
+        assert (held(bench), recorded(bench)) == (before, captured)
+        bench.manager.set_budget(before + 60 * KIB + 16 * ROW)
+        assert ask(bench, 16) is None
+
+    def test_it_is_remembered_of_a_component_without_entries(self) -> None:
+        bench = Bench("a", "b", mode=PURE, lazy=(8, 16), config={"max_extra_graphs": 2}, budget_bytes=200 * KIB).serving()
+        always_large(bench, {8: (300,), 16: (300,)}, "b")
+        assert [ask(bench, 8, "a"), ask(bench, 8, "b")] == [None, Fallback.budget]
+        bench.manager.reclaim()
+        assert not bench.books.components["b"].entries
+        warmed_up = bench.routines["b"].calls["warmup"]
+        assert ask(bench, 8, "b") is Fallback.budget
+        assert bench.routines["b"].calls["warmup"] == warmed_up
+
+    def test_what_is_smaller_than_a_graph_that_is_bound_is_tried_whatever_its_warm_up_took(self) -> None:
+        bench = Bench(descriptors=(16,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1}, isolation="shared")
+        bench.routine.resolve_runtime = lambda args, kwargs, available: Resolution(8, 8 if 8 in available else None)  # type: ignore[method-assign]
+        bench.prepared()
+        always_large(bench, {16: (60,), 8: (40, 50)})
+        bench.manager.capture_and_bind()
+        bench.manager.set_budget(held(bench) + 2 * KIB + 8 * ROW)
+        assert ask(bench, 8) is None
+        assert bound(bench) == {8, 16}, "one after the other they fit into what the larger one has freed"
+
+    def test_an_explicit_capture_is_refused_by_its_warm_up_in_the_same_way(self) -> None:
+        bench = lazily(budget=200 * KIB, isolation="shared")
+        before, opened = held(bench), bench.faults.calls["open_capture"]
+        with pytest.raises(CaptureFailed, match="low") as failed, bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(300 * KIB // 8))
+        assert failed.value.kind == FailureKind.BUDGET
+        assert (held(bench), bench.faults.calls["open_capture"]) == (before, opened)
+        bench.quiet()
+
+    def test_an_explicit_capture_that_fits_once_lazy_graphs_went_is_not_refused_by_its_warm_up(self) -> None:
+        bench = Bench("toy", "alone", descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1})
+        assert bench.config is not None
+        bench.config["alone"] = {"isolation": "per_entry", **bench.config["alone"]}
+        bench.serving()
+        always_large(bench, {8: (100,)}, "alone")
+        assert ask(bench, 8, "alone") is None
+        bench.manager.set_budget(held(bench))
+        with bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: lambda: bench.device.zeros(80 * KIB // 8) and None)
+        assert (bound(bench), bound(bench, "alone")) == ({4}, {4})
+
+    def test_without_a_budget_nobody_looks_at_what_warm_ups_take(self) -> None:
+        bench = lazily(budget=None, isolation="shared")
+        looked = bench.faults.calls["cached_segments"]
+        assert ask(bench, 8) is None
+        assert bench.faults.calls["cached_segments"] == looked
+
     def test_what_an_empty_pool_would_take_does_not_refuse_beside_others(self) -> None:
         bench = Bench(descriptors=(16,), mode=LAZY, lazy=(32,), config={"max_extra_graphs": 1}, isolation="shared").prepared()
         bench.routine.body = large({16: 64, 32: 64})
@@ -622,6 +895,8 @@ def test_whatever_happens_the_ledger_is_exact_and_the_budget_holds(seed: int, is
                             transaction.capture(entry, lambda warmup: lambda: bench.device.zeros(draw.choice((8, 4096))))
                     except CaptureFailed as failed:
                         kinds.add(str(failed.kind))
+                if evictions < sum(stats.evictions for stats in manager.stats().components.values()):
+                    refused.clear()  # bytes came back, and are taken already
             case "budget":
                 most = draw.choice((1, 2, 3, 4)) * alone(16)
                 manager.set_budget(most)

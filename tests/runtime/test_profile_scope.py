@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 import cgstate
-from cgstate import CaptureActive, CaptureFailed, ConfigError, IllegalTransition, ManagerClosed, ManagerPoisoned, ManagerState
+from cgstate import (
+    CaptureActive,
+    CaptureFailed,
+    CaptureMode,
+    ConfigError,
+    Fallback,
+    IllegalTransition,
+    ManagerClosed,
+    ManagerPoisoned,
+    ManagerState,
+)
 from cgstate.backends.sim import SimTensor
 from tests.runtime.failing import Bench
 from tests.runtime.helpers import elsewhere
@@ -285,6 +295,95 @@ class TestRefused:
             transaction.commit()
             with pytest.raises(IllegalTransition):
                 transaction.capture(bench.manager.entry("own", 1), make(bench, x))
+
+
+class TestOtherManagers:
+    """Inside a profile its thread captures nothing real, for no manager of the device; other threads do as they like."""
+
+    def test_what_this_thread_captures_for_another_one_is_refused_and_works_afterwards(self) -> None:
+        bench = Bench().prepared()
+        other = Bench("other", backend=bench.backend).prepared()
+        x = bench.device.zeros(2, 4)
+        own = other.manager.entry("own", 1)
+        states, footprint = other.states(), bench.backend.footprint()
+        with bench.manager.profile() as profile:
+            for act in (other.manager.capture_and_bind, lambda: other.manager.transaction().__enter__()):
+                with pytest.raises(CaptureActive, match=f"profile of {bench.books.name}"):
+                    act()
+            assert (other.states(), bench.backend.footprint()) == (states, footprint)
+            bench.manager.capture_and_bind()
+        assert profile.estimate.trusted
+        assert bench.backend.footprint().pools == footprint.pools
+        other.manager.capture_and_bind()
+        with other.manager.transaction() as transaction:
+            transaction.capture(own, make(bench, x))
+        other.answers()
+        assert bench.manager.capture_and_bind().memory.total == profile.estimate.upper
+
+    def test_also_of_a_transaction_and_for_a_manager_that_were_there_before(self) -> None:
+        bench = Bench().prepared()
+        other = Bench("other", backend=bench.backend).prepared()
+        x = bench.device.zeros(2, 4)
+        own = other.manager.entry("own", 1)
+        with other.manager.transaction() as transaction:
+            with bench.manager.profile():
+                with pytest.raises(CaptureActive, match=f"profile of {bench.books.name}"):
+                    transaction.capture(own, make(bench, x))
+            transaction.capture(own, make(bench, x))
+        assert own.state == "BOUND"
+
+    def test_a_miss_of_another_one_is_eager_and_its_replays_go_on(self) -> None:
+        bench = Bench().prepared()
+        other = Bench(
+            "other",
+            backend=bench.backend,
+            descriptors=(4,),
+            mode=CaptureMode.PRECAPTURE_LAZY,
+            lazy=(8,),
+            config={"max_extra_graphs": 1},
+        ).serving()
+        with bench.manager.profile() as profile:
+            other.answers(8, 4)
+        stats = other.manager.stats().components["other"]
+        assert (stats.hits, stats.captures, stats.fallbacks) == (1, 1, {Fallback.capture_busy: 1})
+        assert profile.estimate.trusted
+        other.answers(8)
+        assert other.manager.stats().components["other"].captures == 2
+
+    def test_a_capture_of_another_one_in_another_thread_is_doubted_and_a_replay_is_not(self) -> None:
+        bench = Bench().prepared()
+        other = Bench("other", backend=bench.backend).prepared()
+        with bench.manager.profile() as profile:
+            bench.manager.capture_and_bind()
+            assert elsewhere(lambda: other.manager.capture_and_bind().bound) == {"other": 3}
+        assert not profile.estimate.trusted
+        assert profile.estimate.distrust == (f"{other.books.name} captured in another thread meanwhile",)
+        assert other.manager.state is ManagerState.SERVING
+        with bench.manager.profile() as profile:
+            bench.manager.capture_and_bind()
+            elsewhere(other.answers)
+        assert profile.estimate.trusted
+
+    def test_another_one_may_profile_inside(self) -> None:
+        bench = Bench().prepared()
+        other = Bench("other", backend=bench.backend).prepared()
+        with bench.manager.profile() as profile:
+            bench.manager.capture_and_bind()
+            estimate = other.manager.profile_memory(thorough=True)
+        assert estimate.trusted
+        assert profile.estimate.trusted
+        assert profile.estimate.upper == bench.manager.capture_and_bind().memory.total
+
+    def test_a_component_that_is_made_inside_cannot_be_prepared_there_and_the_refusal_says_what_to_do(self) -> None:
+        bench = Bench().prepared()
+        made = cgstate.Component("made", bench.routine, [4, 8])
+        with bench.manager.profile(), pytest.raises(CaptureActive, match="prepare components before"):
+            bench.manager.prepare([made])
+        assert bench.states() == Bench().prepared().states()
+        with cgstate.GraphManager(bench.backend, check=True) as another:
+            another.prepare([made])
+            another.capture_and_bind()
+            assert made.is_bound
 
 
 def test_another_thread_waits_for_the_profile_to_end() -> None:

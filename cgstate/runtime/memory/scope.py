@@ -369,6 +369,12 @@ class Profile:
         if error is not None:
             raise error
 
+    def disturb(self, manager: str) -> None:
+        """Doubt the estimate: another thread captures for ``manager`` meanwhile; the lock is held."""
+        doubt = f"{manager} captured in another thread meanwhile"
+        if doubt not in self.doubts:
+            self.doubts.append(doubt)
+
     def watch(self, before: DeviceMemory) -> None:
         """Doubt the estimate if another process has allocated since the device's memory was as ``before``."""
         taken = _taken_elsewhere(before, self.books.backend.device_memory())

@@ -40,6 +40,7 @@ __all__ = ["HAND", "Handmade", "Held", "Pinned", "Play"]
 
 HAND = "by hand"
 """The component without a routine, whose graphs are captured through the low-level door."""
+LIVE = (EntryState.CAPTURING, EntryState.BOUND, EntryState.REPLAYING)
 MOST_HELD = 3
 """Leases that a run holds at once at most."""
 
@@ -309,12 +310,15 @@ class Play:
         if name not in self.model.entries:
             raise Violated(f"{name} answered, and the books do not know it")
 
-    def accept_victims(self) -> None:
-        """A lazy capture may have evicted lazy entries that stand alone, where it needed room."""
+    def accept_victims(self, *, together: bool = False) -> None:
+        """A capture may have evicted lazy entries that stand alone, where it needed room; or ``together`` all of a domain."""
         world = self.look()
         seen = {view.name: view.state for view in world.entries}
         lasting = {entry.name for entry in self.books.entries() if entry.startup}
         alone = {pool.domain for pool in (*self.world.pools, *world.pools) if pool.kind is PoolKind.per_entry}
+        if together:
+            live = {name: note for name, note in self.model.entries.items() if note.state in LIVE}
+            alone |= {note.domain for note in live.values()} - {note.domain for name, note in live.items() if name in lasting}
         for name, note in self.model.entries.items():
             startup = name in lasting
             gone = seen.get(name, EntryState.EAGER) in (EntryState.EVICTED, EntryState.EAGER)

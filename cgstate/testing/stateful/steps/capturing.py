@@ -126,6 +126,8 @@ class CaptureAll(Step):
         except IllegalTransition as refusal:
             _is_for_good(play, refusal)
             raise
+        finally:
+            _made_room(play)
         model.meet(play.look())
         new = _missing(play)
         if sum(report.bound.values()) != len(new):
@@ -136,6 +138,12 @@ class CaptureAll(Step):
             raise Violated(f"the manager {report.comparison}")
         model.bind(new)
         model.manager = ManagerState.SERVING
+
+
+def _made_room(play: Play) -> None:
+    """An explicit capture evicts for the budget alone."""
+    if play.model.budget:
+        play.accept_victims(together=True)
 
 
 def _is_for_good(play: Play, refusal: IllegalTransition) -> None:
@@ -348,6 +356,7 @@ class Capture(Step):
             play.spoiled = True
             return
         finally:
+            _made_room(play)
             play.books.settle()  # whoever comes next ends the lease of an output that was dropped meanwhile
         if fails:
             raise Violated("the capture went well, and should have failed")
