@@ -162,6 +162,8 @@ class Transaction:
             capture.share_turn()
             capture.inspect()
             capture.end()
+            if not self.lazy:  # a miss binds it first
+                books.hear()
         except BaseException as error:
             failure = capture.fail(error) if self.current is capture else None
             try:
@@ -213,6 +215,7 @@ class Transaction:
             capture.recording = Recording(graph, None, uses_random, settled=True)
             capture.inspect()
             capture.end()
+            self.books.hear()
         except BaseException as error:
             failure = capture.fail(error) if self.current is capture else None
             try:
@@ -391,7 +394,8 @@ class Transaction:
                     entry.pool.wasted += captured.grown
                 if entry.graph is recording.graph and entry.state not in BOUND:
                     books.retire_attempt(entry, (captured.buffers, recording.output, captured.baked))
-            self.captured.clear()
+            while self.captured:
+                self.captured.pop().forget()
             for component in self._components.values():
                 if component.state is EntryState.CAPTURING:
                     component.abort()

@@ -537,6 +537,7 @@ def profiling(books: Books, *, shut: bool = False) -> Iterator[Profile]:
                 books.profile_begin()
                 begun = True
                 books.profile = profile
+            books.hear()
             yield profile
             profile.conclude()
             clear(undo)
