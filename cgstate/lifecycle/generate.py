@@ -29,7 +29,8 @@ HEADER = '''\
 """The transitions of the four machines as methods: what the runtime's entities inherit.
 
 Each method takes the one row that its guards allow, applies its effects and tells the observer; where no row is allowed it raises
-the refusal and has changed nothing. Callers hold the device's lock.
+the refusal and has changed nothing. What the observer raises is kept for later: the step is taken, and what belongs to it follows.
+Callers hold the device's lock.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ Observer: TypeAlias = "Callable[[Steps, int, str], None]"
 class Steps:
     """What every stepping entity has."""
 
-    __slots__ = ("observer",)
+    __slots__ = ("keep", "observer")
 
     machine: ClassVar[Machine]
+    keep: Callable[[BaseException], None]
+    """Told of what the observer raised, an interrupt among it."""
     observer: Observer | None
 
     @property
@@ -231,7 +234,10 @@ def _method(machine: Machine, event: StrEnum, rows: list[tuple[int, Row]]) -> It
                 yield f"{body}self.unseal()"
             yield from (f"{body}{line}" for line in _assignments(row, names))
             yield f"{body}if self.observer is not None:"
-            yield f"{body}    self.observer(self, {index}, state)"
+            yield f"{body}    try:"  # here, and not in a function: an interrupt may come as soon as one is called
+            yield f"{body}        self.observer(self, {index}, state)"
+            yield f"{body}    except BaseException as error:"
+            yield f"{body}        self.keep(error)"
             yield f"{body}return"
             if not row.guards:
                 break

@@ -2,7 +2,8 @@
 """The transitions of the four machines as methods: what the runtime's entities inherit.
 
 Each method takes the one row that its guards allow, applies its effects and tells the observer; where no row is allowed it raises
-the refusal and has changed nothing. Callers hold the device's lock.
+the refusal and has changed nothing. What the observer raises is kept for later: the step is taken, and what belongs to it follows.
+Callers hold the device's lock.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ Observer: TypeAlias = "Callable[[Steps, int, str], None]"
 class Steps:
     """What every stepping entity has."""
 
-    __slots__ = ("observer",)
+    __slots__ = ("keep", "observer")
 
     machine: ClassVar[Machine]
+    keep: Callable[[BaseException], None]
+    """Told of what the observer raised, an interrupt among it."""
     observer: Observer | None
 
     @property
@@ -221,7 +224,10 @@ class EntrySteps(Steps):
                 self.domain.capturing += 1
                 self.state = EntryState_CAPTURING
                 if self.observer is not None:
-                    self.observer(self, 0, state)
+                    try:
+                        self.observer(self, 0, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.capture_begin, {"blocked": blocked})
 
@@ -263,7 +269,10 @@ class EntrySteps(Steps):
                 self.recorded = True
                 self.gate.free = True
                 if self.observer is not None:
-                    self.observer(self, 1, state)
+                    try:
+                        self.observer(self, 1, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.capture_end, {})
 
@@ -282,7 +291,10 @@ class EntrySteps(Steps):
                 self.component.bound += 1
                 self.state = EntryState_BOUND
                 if self.observer is not None:
-                    self.observer(self, 2, state)
+                    try:
+                        self.observer(self, 2, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.bind, {})
 
@@ -308,7 +320,10 @@ class EntrySteps(Steps):
                 self.recorded = False
                 self.state = self.before
                 if self.observer is not None:
-                    self.observer(self, 3, state)
+                    try:
+                        self.observer(self, 3, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
             if not self.recorded:
                 self.unseal()
@@ -317,7 +332,10 @@ class EntrySteps(Steps):
                 self.gate.free = True
                 self.state = self.before
                 if self.observer is not None:
-                    self.observer(self, 4, state)
+                    try:
+                        self.observer(self, 4, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.abort, {})
 
@@ -332,7 +350,10 @@ class EntrySteps(Steps):
                 self.gate.free = True
                 self.state = EntryState_FAILED
                 if self.observer is not None:
-                    self.observer(self, 5, state)
+                    try:
+                        self.observer(self, 5, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
             if not self.recorded and self.pool.kind is PoolKind_throwaway:
                 self.unseal()
@@ -341,7 +362,10 @@ class EntrySteps(Steps):
                 self.gate.free = True
                 self.state = self.before
                 if self.observer is not None:
-                    self.observer(self, 6, state)
+                    try:
+                        self.observer(self, 6, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.capture_fail, {})
 
@@ -354,7 +378,10 @@ class EntrySteps(Steps):
                 self.component.leased += 1
                 self.state = EntryState_REPLAYING
                 if self.observer is not None:
-                    self.observer(self, 7, state)
+                    try:
+                        self.observer(self, 7, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         elif state is EntryState_REPLAYING:
             if (
@@ -368,7 +395,10 @@ class EntrySteps(Steps):
             ):
                 self.leases += 1
                 if self.observer is not None:
-                    self.observer(self, 8, state)
+                    try:
+                        self.observer(self, 8, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.acquire, {"stream_capturing": stream_capturing})
 
@@ -396,14 +426,20 @@ class EntrySteps(Steps):
             if self.leases > 1:
                 self.leases -= 1
                 if self.observer is not None:
-                    self.observer(self, 9, state)
+                    try:
+                        self.observer(self, 9, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
             if self.leases == 1 and not self.retiring and not self.failed:
                 self.leases = 0
                 self.component.leased -= 1
                 self.state = EntryState_BOUND
                 if self.observer is not None:
-                    self.observer(self, 10, state)
+                    try:
+                        self.observer(self, 10, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
             if self.leases == 1 and self.retiring and not self.failed:
                 self.leases = 0
@@ -412,7 +448,10 @@ class EntrySteps(Steps):
                 self.unreclaimed += 1
                 self.state = EntryState_EVICTED
                 if self.observer is not None:
-                    self.observer(self, 11, state)
+                    try:
+                        self.observer(self, 11, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
             if self.leases == 1 and self.failed:
                 self.leases = 0
@@ -421,7 +460,10 @@ class EntrySteps(Steps):
                 self.unreclaimed += 1
                 self.state = EntryState_FAILED
                 if self.observer is not None:
-                    self.observer(self, 12, state)
+                    try:
+                        self.observer(self, 12, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.release, {})
 
@@ -433,7 +475,10 @@ class EntrySteps(Steps):
                 self.leases -= 1
                 self.failed = True
                 if self.observer is not None:
-                    self.observer(self, 13, state)
+                    try:
+                        self.observer(self, 13, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
             if self.leases == 1:
                 self.leases = 0
@@ -443,7 +488,10 @@ class EntrySteps(Steps):
                 self.failed = True
                 self.state = EntryState_FAILED
                 if self.observer is not None:
-                    self.observer(self, 14, state)
+                    try:
+                        self.observer(self, 14, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.replay_fail, {})
 
@@ -456,13 +504,19 @@ class EntrySteps(Steps):
                 self.unreclaimed += 1
                 self.state = EntryState_EVICTED
                 if self.observer is not None:
-                    self.observer(self, 15, state)
+                    try:
+                        self.observer(self, 15, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         elif state is EntryState_REPLAYING:
             if self.domain.capturing == 0 and not self.retiring:
                 self.retiring = True
                 if self.observer is not None:
-                    self.observer(self, 16, state)
+                    try:
+                        self.observer(self, 16, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.evict, {})
 
@@ -482,7 +536,10 @@ class EntrySteps(Steps):
             self.unreclaimed -= 1
             self.component.held -= 1
             if self.observer is not None:
-                self.observer(self, 17, state)
+                try:
+                    self.observer(self, 17, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(EntryEvent.reclaim, {"pool_leases": pool_leases, "fence_passed": fence_passed})
 
@@ -495,7 +552,10 @@ class EntrySteps(Steps):
                 self.failed = False
                 self.state = EntryState_EAGER
                 if self.observer is not None:
-                    self.observer(self, 18, state)
+                    try:
+                        self.observer(self, 18, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(EntryEvent.forget, {})
 
@@ -542,11 +602,17 @@ class ComponentSteps(Steps):
             self.before = self.state
             self.state = EntryState_CAPTURING
             if self.observer is not None:
-                self.observer(self, 0, state)
+                try:
+                    self.observer(self, 0, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         elif state in (EntryState_BOUND, EntryState_REPLAYING):
             if self.observer is not None:
-                self.observer(self, 1, state)
+                try:
+                    self.observer(self, 1, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ComponentEvent.begin, {})
 
@@ -557,11 +623,17 @@ class ComponentSteps(Steps):
             if self.bound > 0 or self.pure_lazy:
                 self.state = EntryState_BOUND
                 if self.observer is not None:
-                    self.observer(self, 2, state)
+                    try:
+                        self.observer(self, 2, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         elif state in (EntryState_BOUND, EntryState_REPLAYING):
             if self.observer is not None:
-                self.observer(self, 3, state)
+                try:
+                    self.observer(self, 3, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ComponentEvent.commit, {})
 
@@ -571,11 +643,17 @@ class ComponentSteps(Steps):
         if state is EntryState_CAPTURING:
             self.state = self.before
             if self.observer is not None:
-                self.observer(self, 4, state)
+                try:
+                    self.observer(self, 4, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         elif state in (EntryState_BOUND, EntryState_REPLAYING):
             if self.observer is not None:
-                self.observer(self, 5, state)
+                try:
+                    self.observer(self, 5, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ComponentEvent.abort, {})
 
@@ -585,11 +663,17 @@ class ComponentSteps(Steps):
         if state is EntryState_CAPTURING:
             self.state = EntryState_FAILED
             if self.observer is not None:
-                self.observer(self, 6, state)
+                try:
+                    self.observer(self, 6, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         elif state in (EntryState_BOUND, EntryState_REPLAYING):
             if self.observer is not None:
-                self.observer(self, 7, state)
+                try:
+                    self.observer(self, 7, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ComponentEvent.fail, {})
 
@@ -600,7 +684,10 @@ class ComponentSteps(Steps):
             if self.leased > 0:
                 self.state = EntryState_REPLAYING
                 if self.observer is not None:
-                    self.observer(self, 8, state)
+                    try:
+                        self.observer(self, 8, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ComponentEvent.first_lease, {})
 
@@ -611,12 +698,18 @@ class ComponentSteps(Steps):
             if self.leased == 0 and (self.bound > 0 or self.pure_lazy):
                 self.state = EntryState_BOUND
                 if self.observer is not None:
-                    self.observer(self, 9, state)
+                    try:
+                        self.observer(self, 9, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
             if self.leased == 0 and self.bound == 0 and not self.pure_lazy:
                 self.state = EntryState_EVICTED
                 if self.observer is not None:
-                    self.observer(self, 10, state)
+                    try:
+                        self.observer(self, 10, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ComponentEvent.last_release, {})
 
@@ -627,7 +720,10 @@ class ComponentSteps(Steps):
             if self.bound == 0 and not self.pure_lazy:
                 self.state = EntryState_EVICTED
                 if self.observer is not None:
-                    self.observer(self, 11, state)
+                    try:
+                        self.observer(self, 11, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ComponentEvent.last_retired, {})
 
@@ -638,7 +734,10 @@ class ComponentSteps(Steps):
             if self.bound > 0:
                 self.state = EntryState_BOUND
                 if self.observer is not None:
-                    self.observer(self, 12, state)
+                    try:
+                        self.observer(self, 12, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ComponentEvent.lazy_bind, {})
 
@@ -648,13 +747,19 @@ class ComponentSteps(Steps):
         if state in (EntryState_FAILED, EntryState_EVICTED):
             self.state = EntryState_EAGER
             if self.observer is not None:
-                self.observer(self, 13, state)
+                try:
+                    self.observer(self, 13, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         elif state is EntryState_BOUND:
             if self.bound == 0 and self.pure_lazy:
                 self.state = EntryState_EAGER
                 if self.observer is not None:
-                    self.observer(self, 14, state)
+                    try:
+                        self.observer(self, 14, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ComponentEvent.forget, {})
 
@@ -709,7 +814,10 @@ class PoolSteps(Steps):
             self.graphs += 1
             self.state = PoolState_RECORDING
             if self.observer is not None:
-                self.observer(self, 0, state)
+                try:
+                    self.observer(self, 0, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(PoolEvent.begin, {})
 
@@ -719,7 +827,10 @@ class PoolSteps(Steps):
         if state is PoolState_RECORDING:
             self.state = PoolState_LIVE
             if self.observer is not None:
-                self.observer(self, 1, state)
+                try:
+                    self.observer(self, 1, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(PoolEvent.end, {})
 
@@ -730,7 +841,10 @@ class PoolSteps(Steps):
             self.graphs -= 1
             self.state = self.before
             if self.observer is not None:
-                self.observer(self, 2, state)
+                try:
+                    self.observer(self, 2, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(PoolEvent.fail, {})
 
@@ -741,7 +855,10 @@ class PoolSteps(Steps):
             if self.graphs > 0:
                 self.graphs -= 1
                 if self.observer is not None:
-                    self.observer(self, 3, state)
+                    try:
+                        self.observer(self, 3, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(PoolEvent.destroyed, {})
 
@@ -752,7 +869,10 @@ class PoolSteps(Steps):
             if self.kind is not PoolKind_foreign and self.domain.live == 0:
                 self.state = PoolState_RETIRED
                 if self.observer is not None:
-                    self.observer(self, 4, state)
+                    try:
+                        self.observer(self, 4, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(PoolEvent.retire, {})
 
@@ -763,7 +883,10 @@ class PoolSteps(Steps):
             if self.graphs == 0:
                 self.state = PoolState_GONE
                 if self.observer is not None:
-                    self.observer(self, 5, state)
+                    try:
+                        self.observer(self, 5, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(PoolEvent.reclaimed, {})
 
@@ -801,7 +924,10 @@ class ManagerSteps(Steps):
         if state is ManagerState_NEW:
             self.state = ManagerState_PREPARED
             if self.observer is not None:
-                self.observer(self, 0, state)
+                try:
+                    self.observer(self, 0, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ManagerEvent.prepare, {})
 
@@ -811,7 +937,10 @@ class ManagerSteps(Steps):
         if state is ManagerState_PREPARED:
             self.state = ManagerState_PROFILING
             if self.observer is not None:
-                self.observer(self, 1, state)
+                try:
+                    self.observer(self, 1, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ManagerEvent.profile_begin, {})
 
@@ -821,7 +950,10 @@ class ManagerSteps(Steps):
         if state is ManagerState_PROFILING:
             self.state = ManagerState_PREPARED
             if self.observer is not None:
-                self.observer(self, 2, state)
+                try:
+                    self.observer(self, 2, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ManagerEvent.profile_end, {})
 
@@ -832,14 +964,20 @@ class ManagerSteps(Steps):
             self.before = self.state
             self.state = ManagerState_CAPTURING
             if self.observer is not None:
-                self.observer(self, 3, state)
+                try:
+                    self.observer(self, 3, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         elif state is ManagerState_SERVING:
             if self.serving:
                 self.before = self.state
                 self.state = ManagerState_CAPTURING
                 if self.observer is not None:
-                    self.observer(self, 4, state)
+                    try:
+                        self.observer(self, 4, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ManagerEvent.capture, {})
 
@@ -851,7 +989,10 @@ class ManagerSteps(Steps):
             self.serving = True
             self.state = ManagerState_SERVING
             if self.observer is not None:
-                self.observer(self, 5, state)
+                try:
+                    self.observer(self, 5, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ManagerEvent.commit, {})
 
@@ -861,7 +1002,10 @@ class ManagerSteps(Steps):
         if state is ManagerState_CAPTURING:
             self.state = self.before
             if self.observer is not None:
-                self.observer(self, 6, state)
+                try:
+                    self.observer(self, 6, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ManagerEvent.fail, {})
 
@@ -873,7 +1017,10 @@ class ManagerSteps(Steps):
                 self.unseal()
                 self.serving = False
                 if self.observer is not None:
-                    self.observer(self, 7, state)
+                    try:
+                        self.observer(self, 7, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ManagerEvent.drain, {})
 
@@ -885,7 +1032,10 @@ class ManagerSteps(Steps):
                 self.unseal()
                 self.serving = True
                 if self.observer is not None:
-                    self.observer(self, 8, state)
+                    try:
+                        self.observer(self, 8, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ManagerEvent.undrain, {})
 
@@ -898,7 +1048,10 @@ class ManagerSteps(Steps):
                 self.serving = False
                 self.state = ManagerState_PREPARED
                 if self.observer is not None:
-                    self.observer(self, 9, state)
+                    try:
+                        self.observer(self, 9, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ManagerEvent.release, {"leases": leases})
 
@@ -917,7 +1070,10 @@ class ManagerSteps(Steps):
             self.serving = False
             self.state = ManagerState_POISONED
             if self.observer is not None:
-                self.observer(self, 10, state)
+                try:
+                    self.observer(self, 10, state)
+                except BaseException as error:
+                    self.keep(error)
             return
         self._refuse(ManagerEvent.device_lost, {})
 
@@ -930,7 +1086,10 @@ class ManagerSteps(Steps):
                 self.serving = False
                 self.state = ManagerState_CLOSED
                 if self.observer is not None:
-                    self.observer(self, 11, state)
+                    try:
+                        self.observer(self, 11, state)
+                    except BaseException as error:
+                        self.keep(error)
                 return
         self._refuse(ManagerEvent.close, {"leases": leases})
 

@@ -17,6 +17,7 @@ from cgstate.errors import (
     BudgetExceeded,
     CaptureActive,
     IllegalTransition,
+    InvariantViolation,
     LeaseOutstanding,
     LiveAcrossBreak,
     ManagerClosed,
@@ -24,12 +25,13 @@ from cgstate.errors import (
     WrongThread,
     describe,
 )
+from cgstate.lifecycle.expr import Value
 from cgstate.lifecycle.states import EntryState, FailureKind, ManagerState, PoolKind, PoolState
-from cgstate.lifecycle.steps import ManagerSteps, Observer
+from cgstate.lifecycle.steps import ManagerSteps, Observer, Steps
 from cgstate.runtime.budget import Budget
 from cgstate.runtime.dependency import DependencyRecord
 from cgstate.runtime.domain import Domain, Home, Isolation
-from cgstate.runtime.failure import Failure, NegativeCache
+from cgstate.runtime.failure import Failure, NegativeCache, clear_frames
 from cgstate.runtime.foreign import ForeignPool
 from cgstate.runtime.gate import CaptureGate, Spare
 from cgstate.runtime.mending import mend
@@ -38,7 +40,7 @@ from cgstate.runtime.reclaimer import Reclaimer
 from cgstate.runtime.stats import Eviction
 from cgstate.runtime.sync import Sync
 from cgstate.runtime.vote import RankVote
-from cgstate.runtime.witness import LeaseWitness, Witness
+from cgstate.runtime.witness import LeaseWitness, Notice, Witness
 
 if TYPE_CHECKING:
     from cgstate.runtime.check import Checker
@@ -152,6 +154,7 @@ class Books(ManagerSteps):
         self.summary_every = summary_every
         self.owner_thread = self.thread_id() if owner_thread else 0
         self.observer = observer
+        self.keep = gate.keep
         self.witness = witness
         self.told = witness if isinstance(witness, LeaseWitness) and not owner_thread else None
         self.audit: Checker | None = None
@@ -238,6 +241,13 @@ class Books(ManagerSteps):
             Reentered: it is called from inside of another operation of this thread.
         """
         self.check_caller()
+        with self.heard(), self._alone(event) as thread:
+            self.hear()
+            yield thread
+
+    @contextmanager
+    def _alone(self, event: str) -> Iterator[int]:
+        """`exclusive`, but for what observers raise."""
         thread = self.thread_id()
         gate = self.gate
         mine = False
@@ -267,7 +277,7 @@ class Books(ManagerSteps):
         except BaseException:  # an interrupt; whoever sleeps must not go on sleeping
             self.gate.tell()
             raise
-        self.settle()
+        self._settle()
 
     def _refuse_nested(self, event: str, thread: int) -> None:
         if self.busy == thread:
@@ -536,11 +546,73 @@ class Books(ManagerSteps):
             self.device_lost()
             log.error("%s: the device context is lost; the manager is POISONED", self.name)
 
+    # -- who is told --------------------------------------------------------------------------------------------------
+
+    def watch(self, entity: Steps) -> None:
+        """Let the observer be told of an entity's steps."""
+        entity.keep = self.gate.keep
+        entity.observer = self.observer
+
+    def tell(self, entity: Steps, what: Notice, value: Value) -> None:
+        """Tell the witness, if there is one, of what is no transition; the lock is held."""
+        if self.witness is not None:
+            try:
+                self.witness.notice(entity, what, value)
+            except BaseException as error:
+                self.gate.keep(error)
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Behind the block, which leaves everything whole, raise what an observer has raised in it."""
+        try:
+            yield
+        except BaseException as error:
+            self.hear(error)
+            raise
+        self.hear()
+
+    def hear(self, error: BaseException | None = None) -> None:
+        """Raise what an observer has raised in the midst of this thread's steps, now that they are whole. The lock is not held.
+
+        Not inside of a capture of this thread, which would have to fail for it: that is heard when it has ended.
+
+        Args:
+            error: What the operation itself has raised, and the caller goes on with. Only an interrupt is raised instead.
+        """
+        gate = self.gate
+        if gate.kept and not gate.held():  # else a signal handler has broken in
+            with gate.lock:
+                self.overhear(error)
+
+    def overhear(self, error: BaseException | None = None) -> None:
+        """`hear`, with the lock held."""
+        gate, thread = self.gate, self.thread_id()
+        kept = gate.kept.get(thread)
+        if kept is None or (not gate.free and gate.holder == thread):
+            return
+        try:
+            self.judge(kept)
+            del gate.kept[thread]  # behind what may raise, and be observed itself
+            clear_frames(kept)  # of what was going on in the step's callers, it must keep nothing alive
+            if error is None or (not isinstance(kept, Exception) and _gives_way(error)):
+                raise kept
+            error.add_note(f"meanwhile an observer raised {describe(kept)}")
+        finally:
+            kept = error = None  # this frame is part of the traceback: keep nothing alive, make no cycle
+
     # -- after every operation ----------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Reclaim what can be reclaimed now, and check if asked to. Called without the lock."""
+    def settle(self, error: BaseException | None = None) -> None:
+        """Reclaim what can be reclaimed now, check if asked to, and `hear`. Called without the lock."""
+        with self.heard():
+            self._settle()
+            self.hear(error)
+
+    def _settle(self) -> None:
+        """`settle`, but for what observers raise."""
         self.unsettled = self.audit is not None
+        if self.gate.kept:  # looked at behind the above: see `CaptureGate.keep`
+            self.unsettled = True
         if self.gate.dropped:
             with self.gate.lock:
                 self.gate.end_dropped()
@@ -559,6 +631,11 @@ class Books(ManagerSteps):
     def refuse(self, event: str, guard: str, kind: type[IllegalTransition] = IllegalTransition) -> IllegalTransition:
         """A refusal of the manager, to be raised."""
         return kind("manager", self.name, self.state, event, guard)
+
+
+def _gives_way(error: BaseException) -> bool:
+    """Whether an interrupt goes before an error that is raised already."""
+    return isinstance(error, Exception | GeneratorExit) and not isinstance(error, InvariantViolation)
 
 
 def _references(objects: Sequence[object]) -> list[int]:

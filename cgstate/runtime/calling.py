@@ -129,7 +129,11 @@ class Caller:
 
     def miss(self, key: Hashable, args: Args, kwargs: Kwargs) -> Entry | Fallback:
         """The entry that a lazy capture made for this call, or why there is none."""
-        return capture_on_miss(self.record, self.routine, args, kwargs, key)
+        try:
+            return capture_on_miss(self.record, self.routine, args, kwargs, key)
+        except BaseException as error:
+            self.books.hear(error)
+            raise
 
     def enter(self, entry: Entry, thread: int) -> Fallback | None:
         """Take lease and turn, with the lock held; the reason to run eagerly if that is refused, with nothing taken."""
@@ -163,6 +167,7 @@ class Caller:
             if isinstance(error, CaptureActive):
                 return Fallback.turn_held
             self.books.judge(error)
+            self.books.overhear(error)
             raise
         return None
 
@@ -182,7 +187,16 @@ class Caller:
             else:
                 leasing.end_call(entry, thread)
         self.books.notice(error)
-        self.books.settle()
+        self.books.settle(error)
+
+    def settle(self, answer: object) -> None:
+        """Settle behind a call; a leased answer that nobody gets then is given back."""
+        try:
+            self.books.settle()
+        except BaseException as error:
+            if isinstance(answer, LeasedOutput):
+                answer.__exit__(type(error), error, None)
+            raise
 
     def count_answer(self) -> None:
         """One more call answered by a graph; every `summary_every` of them, one line of counts."""
@@ -210,6 +224,7 @@ class Caller:
             residency.check(self.record)
             residency.inherit(self.record)
             self.record.fall_back(Fallback.in_capture)
+        self.books.hear()
         return self._wrap(self.routine.eager_call(*args, **kwargs))
 
     def by_eager(self, reason: Fallback, args: Args, kwargs: Kwargs, missed: Hashable = None) -> object:
@@ -247,7 +262,9 @@ class Caller:
                     record.eager.leave(thread, calls)
                     gate.notify()
             manager.notice(error)
+            manager.hear(error)
             raise
+        manager.hear()
         return answer
 
     def _wrap(self, answer: object) -> object:

@@ -475,6 +475,11 @@ class Capture:
                 error.add_note(f"while undoing the capture, '{step}' raised {describe(trouble)}")
         return None
 
+    def forget(self) -> None:
+        """It was dropped: keep nothing alive for those who still have the frames that recorded it, such as an error's."""
+        self.buffers = self.recording = None
+        self.baked = NOTHING
+
     def _release_gate(self) -> None:
         """It was this thread's; it is free, and perhaps another one's already if this is said again."""
         gate = self._books.gate

@@ -62,11 +62,18 @@ class Checker:
         if self._also is not None:
             self._also(entity, row, state)
 
+    def recount(self) -> None:
+        """Whether the last step was counted is not known, as an observer has raised: count anew; the lock is held."""
+        self.releases = self.acquires - self.books.leases
+
     def turn_taken(self, turn: Turn, thread: int, stream: int) -> None:
         """A call has a pool's turn now, perhaps inside another call's eager break; the lock is held."""
         self._sequence += 1
         waited = frozenset({turn.followed, stream})
         view = TurnView(f"turn {self._sequence}", thread, stream, self._sequence, 0, frozenset({Work.replay}), waited)
+        if not turn.outer and turn in self._open:  # an interrupt has kept the last one's end from here: begin anew
+            del self._open[turn]
+            self._last.pop(turn, None)
         self._open.setdefault(turn, []).append(view)
 
     def turn_ended(self, turn: Turn) -> None:
@@ -77,11 +84,13 @@ class Checker:
         """
         self._sequence += 1
         views = self._open[turn]
-        ended = replace(views.pop(), ended=self._sequence)
-        if not views:
-            del self._open[turn]
+        ended = replace(views[-1], ended=self._sequence)
         last = self._last.get(turn)
         self._last[turn] = ended
+        if len(views) > 1:
+            del views[-1]
+        else:
+            del self._open[turn]
         if self._shared(turn):
             return  # what other managers do in it is not seen here
         self._refuse(broken_at(PoolTurns(turn.name, (last, ended) if last is not None else (ended,))))

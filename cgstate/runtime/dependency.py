@@ -108,8 +108,7 @@ def invalidate(books: Books, dependencies: Iterable[DependencyRecord]) -> int:
             dependency.epoch += 1
             for record in dependents(books, (dependency,)):
                 record.note_move()
-                if books.witness is not None:
-                    books.witness.notice(record, Notice.epoch, record.epoch)
+                books.tell(record, Notice.epoch, record.epoch)
         return _retire(books, touched)
     except Exception:
         raise

@@ -128,7 +128,7 @@ class Domain:
         if pool is None or pool.state in (PoolState.RETIRED, PoolState.GONE):
             self.generation += 1
             pool = Pool(f"{self.name}/{self.generation}", self.kind, books.backend.new_pool(), self)
-            pool.observer = books.observer
+            books.watch(pool)
             books.pools.append(pool)
             books.gate.turns.add(pool.turn)
             self.leave_stream(books)  # the retired generation may still have its workspaces for it
@@ -143,7 +143,7 @@ class Domain:
         if self.pool is None:
             pool.turn = next((other.turn for other in _foreign_pools(books) if other.id == pool.id), pool.turn)
             self.pool = pool
-            pool.observer = books.observer
+            books.watch(pool)
             books.pools.append(pool)
             books.gate.turns.add(pool.turn)
         return pool
@@ -210,7 +210,7 @@ class Home(Domain):
         spare = gate.spares[-1] if gate.spares else Spare(books.backend.new_pool(), idle_stream(books))
         home.stream = spare.stream
         home.pool = Pool(home.name, home.kind, spare.handle, home)
-        home.pool.observer = books.observer
+        books.watch(home.pool)
         home.measure()
         books.budget.forget()  # what graphs took with a workspace each is too much from now on
         pools = [*books.pools, home.pool]

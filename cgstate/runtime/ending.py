@@ -54,6 +54,7 @@ def await_leases(books: Books, event: str, timeout: float | None, held: Callable
 
     Raises:
         LeaseOutstanding: something outlasted ``timeout`` seconds.
+        BaseException: what an observer has raised before it would wait.
     """
     gate = books.gate
     deadline = None if timeout is None else books.sync.now_ns() + int(timeout * 1e9)
@@ -64,6 +65,7 @@ def await_leases(books: Books, event: str, timeout: float | None, held: Callable
             left = None if deadline is None else (deadline - books.sync.now_ns()) / 1e9
             if left is not None and left <= 0:
                 raise books.refuse(event, f"no lease held after {timeout} s; {number} are", LeaseOutstanding)
+            books.overhear()  # nobody knows for how long
             gate.wait(left)
             gate.end_dropped()
     finally:
@@ -89,7 +91,8 @@ def _refuse_own(books: Books, event: str, thread: int) -> None:
 
 def release(books: Books, timeout: float | None) -> None:
     """See `GraphManager.release`."""
-    refuse_own_lease(books, "release")
+    with books.heard():
+        refuse_own_lease(books, "release")
     with books.exclusive("release"):
         books.check_open("release")
         if books.state is not ManagerState.SERVING:
@@ -105,7 +108,8 @@ def close(books: Books, timeout: float | None) -> bool:
     """See `GraphManager.close`; False if that was done already."""
     if books.ended():
         return False
-    refuse_own_lease(books, "close")
+    with books.heard():
+        refuse_own_lease(books, "close")
     with books.exclusive("close"):
         if books.ended():
             return False  # another thread was faster
@@ -172,7 +176,8 @@ def abandon(books: Books, components: MutableSequence[AnyComponent]) -> None:
         quiet = gate.free and not gate.destroying
         gate.lock.release()
         if quiet:
-            books.reclaimer.settle()
+            with books.heard():
+                books.reclaimer.settle()
 
 
 def _bury(books: Books, *, wait: bool) -> bool:

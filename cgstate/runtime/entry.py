@@ -80,7 +80,7 @@ class Entry(_Hot):
         self.descriptor = descriptor
         self._name = f"{component.component_id}[{descriptor!r}]"
         self.startup = startup
-        self.observer = books.observer
+        books.watch(self)
         self.concurrent = component.concurrent_leases
         self.fast = books.fast
         self.told = books.told

@@ -133,6 +133,7 @@ def transaction(books: Books) -> Iterator[Transaction]:
             books.reclaimer.settle()
             books.reclaimer.finish()  # what is retired and still in flight would count against the capacity (I11)
             books.reclaimer.drop_pools()  # the peak is the larger of old and new, not their sum
+            books.hear()
             yield capturing
             if not capturing.committed and not capturing.aborted:
                 capturing.commit()

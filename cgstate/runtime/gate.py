@@ -45,6 +45,7 @@ class CaptureGate:
         awaited: By thread that waits for a turn: the thread that has it.
         waiting: Threads that wait for `changed`; who changes something notifies only if there are any.
         dropped: Ends of leases whose outputs were dropped without `release`, for `end_dropped`.
+        kept: By thread, the first error that an observer raised in the midst of its steps, for `Books.hear`.
         managers: The books of all managers of the device, those of dropped ones included while anything is left of them.
         orphans: What dropped managers left behind: told who reclaims, each answers whether nothing is left of it.
         spares: Homes of workspaces that managers which have ended left, since they could not be cleared, for the next one to use.
@@ -63,6 +64,7 @@ class CaptureGate:
         "free",
         "held",
         "holder",
+        "kept",
         "leftovers",
         "lock",
         "managers",
@@ -94,6 +96,7 @@ class CaptureGate:
         self.waiting = 0
         self.managers: WeakSet[Books] = WeakSet()
         self.dropped: deque[Callable[[], None]] = deque()
+        self.kept: dict[int, BaseException] = {}
         self.orphans: deque[Callable[[Books], bool]] = deque()
         self.spares: list[Spare] = []
         self.leftovers: dict[Hashable, MemoryPool] = {}
@@ -165,6 +168,20 @@ class CaptureGate:
             end = self.dropped[0]
             end()
             del self.dropped[0]  # last: an interrupt must not come before it has ended
+
+    def keep(self, error: BaseException) -> None:
+        """An observer has raised: keep that until this thread's operation is whole, with the lock held.
+
+        The first error of an operation is kept, but an interrupt goes before it.
+        """
+        thread = self.sync.thread_id()
+        first = self.kept.get(thread)
+        if first is None or (isinstance(first, Exception) and not isinstance(error, Exception)):
+            self.kept[thread] = error
+        for books in self.managers:
+            books.unsettled = True  # behind the above: who settles meanwhile must not make it false
+            if books.audit is not None:
+                books.audit.recount()
 
     def blocks_calls(self, thread: int) -> bool:
         """Whether a component call of ``thread`` has to wait for another thread's capture."""

@@ -163,7 +163,7 @@ def begin_lease(self: Lease) -> Lease:
         self.seen = None
         books.held_leases.add(self)
         entry.release_lock()
-    except BaseException:
+    except BaseException as error:
         try:
             entry.release_lock()
         except RuntimeError:  # it is not held
@@ -172,6 +172,7 @@ def begin_lease(self: Lease) -> Lease:
             if self.thread == thread:  # an interrupt: whoever asked for the lease does not get it
                 with gate.lock:
                     self.end()
+        books.hear(error)
         raise
     return self
 
@@ -189,14 +190,18 @@ def acquire_told(entry: Entry, told: LeaseWitness, thread: int) -> bool:
         entry.leases += 1
         entry.component.leased += 1
         entry.state = EntryState_REPLAYING
-        if (
-            component.state is EntryState_BOUND
-            and component.leased > 0
-        ):
-            component.state = EntryState_REPLAYING
-            told.acquired(entry, component, thread)
-        else:
-            told.acquired(entry, None, thread)
+        try:
+            if (
+                component.state is EntryState_BOUND
+                and component.leased > 0
+            ):
+                component.state = EntryState_REPLAYING
+                told.acquired(entry, component, thread)
+            else:
+                told.acquired(entry, None, thread)
+        except BaseException as error:
+            entry.gate.keep(error)
+            leasing.hear_taken(entry)
         return True
     return False
 
@@ -216,15 +221,18 @@ def release_told(lease: Lease, entry: Entry, told: LeaseWitness) -> bool:
         entry.component.leased -= 1
         entry.state = EntryState_BOUND
         lease.thread = 0
-        if (
-            component.state is EntryState_REPLAYING
-            and component.leased == 0
-            and (component.bound > 0 or component.pure_lazy)
-        ):
-            component.state = EntryState_BOUND
-            told.released(entry, component)
-        else:
-            told.released(entry, None)
+        try:
+            if (
+                component.state is EntryState_REPLAYING
+                and component.leased == 0
+                and (component.bound > 0 or component.pure_lazy)
+            ):
+                component.state = EntryState_BOUND
+                told.released(entry, component)
+            else:
+                told.released(entry, None)
+        except BaseException as error:
+            entry.gate.keep(error)
         return True
     return False
 
@@ -286,7 +294,7 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
         entry.release_lock()
         if slowly and not end_slowly(self):
             return
-    except BaseException:
+    except BaseException as failure:
         try:
             entry.release_lock()
         except RuntimeError:  # it is not held
@@ -294,9 +302,10 @@ def end_lease(self: Lease, kind: type[BaseException] | None, error: BaseExceptio
         finally:
             with gate.lock:
                 self.end()  # what is left of it, if an interrupt came in between
+        books.hear(failure)
         raise
     if books.unsettled:
-        books.settle()
+        books.settle(error)
 
 
 def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
@@ -435,7 +444,7 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
                     raise
         raise
     if books.unsettled:
-        books.settle()
+        self.settle(value)
     if self.summary_every:
         self.count_answer()
     return value

@@ -144,4 +144,7 @@ class LeasedOutput(Generic[R]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        lease = self._lease
+        if lease is not None and error is not None:
+            lease.__exit__(kind, error, trace)  # which is told: what an observer raises must not hide it
         self.release()

@@ -71,6 +71,19 @@ def acquire(entry: Entry, thread: int) -> None:
         except BaseException:  # an interrupt
             entry.release()
             raise
+    if entry.gate.kept:
+        hear_taken(entry)
+
+
+def hear_taken(entry: Entry) -> None:
+    """Raise what an observer has raised while a lease was taken, which is nobody's then; the lock is held."""
+    books = entry.manager
+    try:
+        books.overhear()
+    except BaseException as error:
+        let_go(entry)
+        books.overhear(error)
+        raise
 
 
 def let_go(entry: Entry) -> None:
@@ -268,7 +281,9 @@ def _break_off(entry: Entry, thread: int, lease: Lease, error: BaseException, *,
             end_turn(entry, thread)
             books.judge(error)
     if launching:
-        books.settle()
+        books.settle(error)
+    else:
+        books.hear(error)
 
 
 def _take_turn_of_lease(entry: Entry, thread: int) -> None:

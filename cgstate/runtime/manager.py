@@ -70,9 +70,10 @@ class GraphManager:
         budget_bytes: The most bytes that the manager may hold, as `memory` counts them; None: no limit. See `set_budget`.
         vote: Asked before collective components capture by their routine, commit, or evict to make room.
         sync: Threading primitives; all managers of a device share one.
-        observer: Told of every transition, under the device's lock, in the midst of steps: must be quick, raise nothing, and call
-            nothing of the manager. A function, or a `cgstate.runtime.witness.Witness`, which is told more, such as the recorders
-            of `cgstate.trace`.
+        observer: Told of every transition, under the device's lock, in the midst of steps: must be quick, and call nothing of the
+            manager. What it raises, an interrupt among it, stops no step, and reaches the caller once the operation, or one capture
+            of it, is over: the first error alone, and as a note where the operation has failed itself. A function, or a
+            `cgstate.runtime.witness.Witness`, which is told more, such as the recorders of `cgstate.trace`.
 
     Every method but `memory`, `stats`, `dependency` and the properties raises `ManagerClosed` or `ManagerPoisoned` where it is, and
     every method raises `WrongThread` in a thread that ``owner_thread`` keeps out.
@@ -474,8 +475,9 @@ class GraphManager:
         books.check_open("reclaim")
         if flush:
             books.refuse_in_capture("reclaim")
-            books.reclaimer.finish()
-            books.reclaimer.flush()
+            with books.heard():
+                books.reclaimer.finish()
+                books.reclaimer.flush()
         return self.memory()
 
     # -- looking ------------------------------------------------------------------------------------------------------

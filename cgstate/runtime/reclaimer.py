@@ -319,8 +319,7 @@ class Reclaimer:
                 self.flushed_bytes += work.returned
                 self.stalled_ns += lasted
                 gate.notify()
-                if books.witness is not None:
-                    books.witness.notice(books, Notice.flushed, work.returned)
+                books.tell(books, Notice.flushed, work.returned)
             for pool in work.pools:
                 pool.measure()  # also where dropping it failed
             for each in gate.managers:  # a cleared workspace may have been the last thing in another one's dropped pool

@@ -97,7 +97,7 @@ class ComponentRecord(_Hot):
     ) -> None:
         self.reset_variables()
         self.manager = books
-        self.observer = books.observer
+        books.watch(self)
         self.component_id = component_id
         self.routine = routine
         self.config = config
@@ -199,8 +199,7 @@ class ComponentRecord(_Hot):
     def fall_back(self, reason: Fallback) -> None:
         """Count a call answered eagerly; the lock is held."""
         self.counters.fallbacks[reason] += 1
-        if self.manager.witness is not None:
-            self.manager.witness.notice(self, Notice.answered, reason)
+        self.manager.tell(self, Notice.answered, reason)
 
     def note_move(self) -> None:
         """Memory that it depends on has moved; the lock is held."""

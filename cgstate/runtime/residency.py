@@ -68,9 +68,7 @@ def refresh(records: Iterable[ComponentRecord]) -> None:
         if resident is record.resident:
             continue
         record.note_resident(resident)
-        witness = record.manager.witness
-        if witness is not None:
-            witness.notice(record, Notice.resident, record.resident)
+        record.manager.tell(record, Notice.resident, record.resident)
 
 
 def inherit(record: ComponentRecord) -> None:
@@ -186,6 +184,7 @@ def mutating(books: Books, names: Sequence[object], timeout: float | None) -> It
             with books.gate.lock:
                 retired = invalidate(books, dependencies)
             books.reclaimer.settle()
+            books.hear()
             yield retired
         finally:
             try:

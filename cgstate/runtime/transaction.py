@@ -242,11 +242,13 @@ class Transaction:
     # -- the steps of one capture -------------------------------------------------------------------------------------
 
     def _take(self, capture: Capture) -> None:
-        """It was recorded: end it, and give back what went to make room for it."""
+        """It was recorded: end it, and give back what went to make room for it. A miss binds it before observers are heard."""
         capture.inspect()
         capture.end()
         if capture.made_room:
             give_back(self.books)
+        if not self.lazy:
+            self.books.hear()
 
     def _prepared(self, entry: Entry, stream: Stream | None) -> Capture:
         """A capture that can be begun, as far as the transaction knows. Nothing is changed."""
@@ -416,7 +418,8 @@ class Transaction:
                     entry.pool.wasted += captured.grown
                 if entry.graph is recording.graph and entry.state not in BOUND:
                     books.retire_attempt(entry, (captured.buffers, recording.output, captured.baked))
-            self.captured.clear()
+            while self.captured:
+                self.captured.pop().forget()
             for component in self._components.values():
                 if component.state is EntryState.CAPTURING:
                     component.abort()

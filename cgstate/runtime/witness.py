@@ -28,7 +28,10 @@ class Notice(StrEnum):
 
 @runtime_checkable
 class Witness(Protocol):
-    """An observer that is also told what is no transition. Both are called under the device's lock."""
+    """An observer that is also told what is no transition. Both are called under the device's lock.
+
+    What either raises is kept, and raised once the operation is whole.
+    """
 
     def step(self, entity: Steps, row: int, state: str) -> None:
         """As an `Observer`: an entity took a row of its table from ``state``."""

@@ -123,8 +123,10 @@ class Recorder:
         self._log: list[Any] = []
         self._lanes = Lanes()
         # Managers of two devices may do either at the same time; and a manager that is dropped may end in the middle of it, in the
-        # same thread. So one is re-entrant, and nobody waits for the other while recording.
-        self._spilling, self._meeting = threading.Lock(), threading.RLock()
+        # same thread. So one may be taken again, and nobody waits for the other while recording. It knows who has it, too: whoever
+        # is interrupted gives it back in any case.
+        self._spilling, self._meeting = threading.RLock(), threading.RLock()
+        self._spills = THREADING.held(self._spilling)
         self._transactions: dict[Books, dict[Transaction, str]] = {}
         self._transaction_count = 0
         self._started = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -256,15 +258,19 @@ class Recorder:
 
     def _cut(self, *, wait: bool = False) -> None:
         """Take what is in the log, and hand it on; nothing if somebody is at it, unless told to wait for them."""
-        if not self._spilling.acquire(blocking=wait):
+        if self._spills():
             return
         try:
-            length = len(self._log)
-            chunk = self._log[:length]
-            del self._log[:length]
-            self._spill(chunk)
+            if self._spilling.acquire(blocking=wait):
+                length = len(self._log)
+                chunk = self._log[:length]
+                del self._log[:length]
+                self._spill(chunk)
         finally:
-            self._spilling.release()
+            try:  # noqa: SIM105  # an interrupt might come while a context is made
+                self._spilling.release()
+            except RuntimeError:  # it was not to be had
+                pass
 
     def _spill(self, chunk: list[Any]) -> None:
         raise TypeError("a recorder says what becomes of a full chunk")

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from cgstate.errors import ConfigError
+from cgstate.errors import ConfigError, describe
 from cgstate.runtime.sync import THREADING, Sync
 from cgstate.trace.encoding import Encoder
 from cgstate.trace.lanes import Lane
@@ -92,6 +92,9 @@ class FileRecorder(Recorder):
         except OSError as error:  # the runtime must not fail for it; `close` tells
             self._error = _reason(error)  # and not the error itself, whose frames hold what the runtime wants to free
             log.error("the trace %s ends here: %s", self.path, self._error)
+        except BaseException as error:  # an interrupt: how much was written is not known
+            self._error = describe(error)
+            raise
 
     def _begin(self) -> None:
         """Write the head, once the first manager is known."""

@@ -79,8 +79,8 @@ ADVICE: dict[type[CGStateError], Advice] = {
     ),
     errors.Reentered: Advice(
         "A signal handler or a finalizer called cgstate while the same thread was inside of it, where things may be half done.",
-        "Let the handler set a flag, or raise, and call from the program. An interrupt that raises is safe anywhere but in an "
-        "observer: where a manager is traced or checked, Python runs in the midst of its steps.",
+        "Let the handler set a flag, or raise, and call from the program. An interrupt that raises is safe "
+        "wherever it comes; where it comes in an observer, it is raised once the operation is over.",
     ),
     errors.OutputExpired: Advice(
         "A leased output was read after another replay of its pool, or after its lease had ended, when its memory may hold "

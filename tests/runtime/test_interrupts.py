@@ -196,29 +196,31 @@ def lease(bench: Bench) -> None:
         assert lease.output is not None
 
 
-@pytest.mark.parametrize("observer", [None, lambda *step: None], ids=["undisturbed", "observed"])
+@pytest.mark.parametrize(
+    "keys", [{}, {"observer": lambda *step: None}, {"check": True}], ids=["undisturbed", "observed", "checked"]
+)
 class TestServing:
-    def test_a_replay(self, observer: Any) -> None:
-        sweep(lambda: Bench(observer=observer), lambda bench: bench.low().replay())
+    def test_a_replay(self, keys: dict[str, Any]) -> None:
+        sweep(lambda: Bench(**keys), lambda bench: bench.low().replay())
 
-    def test_a_lease(self, observer: Any) -> None:
-        sweep(lambda: Bench(observer=observer), lease)
+    def test_a_lease(self, keys: dict[str, Any]) -> None:
+        sweep(lambda: Bench(**keys), lease)
 
-    def test_a_call(self, observer: Any) -> None:
-        sweep(lambda: Bench(observer=observer), lambda bench: bench.call(4))
+    def test_a_call(self, keys: dict[str, Any]) -> None:
+        sweep(lambda: Bench(**keys), lambda bench: bench.call(4))
 
-    def test_a_call_that_hands_out_its_static_output(self, observer: Any) -> None:
-        sweep(lambda: Bench(observer=observer, leased=True), lambda bench: bench.call(4))
+    def test_a_call_that_hands_out_its_static_output(self, keys: dict[str, Any]) -> None:
+        sweep(lambda: Bench(**keys, leased=True), lambda bench: bench.call(4))
 
-    def test_an_eager_call(self, observer: Any) -> None:
-        sweep(lambda: Bench(observer=observer), lambda bench: bench.net(bench.model.input(30)))
+    def test_an_eager_call(self, keys: dict[str, Any]) -> None:
+        sweep(lambda: Bench(**keys), lambda bench: bench.net(bench.model.input(30)))
 
 
 class Split(Bench):
     """It has one more entry, whose graph draws random numbers and has an eager break in which a graph of the same pool replays."""
 
-    def __init__(self) -> None:
-        super().__init__(serving=False, isolation="shared")
+    def __init__(self, **keys: Any) -> None:
+        super().__init__(serving=False, isolation="shared", **keys)
         model, manager = self.model, self.manager
         self.prepare()
         manager.capture_and_bind()

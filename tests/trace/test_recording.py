@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,53 @@ def test_a_disk_that_is_full_stops_the_trace_and_not_the_run(tmp_path: Path, mon
     record_run(recorder)
     with pytest.raises(ConfigError, match="No space left on device"):
         recorder.close()
+
+
+class FullStopError(BaseException):
+    """Stands for an interrupt."""
+
+
+def test_a_file_that_an_interrupt_has_left_a_hole_in_says_so(tmp_path: Path) -> None:
+    recorder = FileRecorder(tmp_path / "run.jsonl", chunk=5)
+
+    class Interrupted:
+        def writelines(self, lines: object) -> None:
+            raise FullStopError
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(file, name)
+
+    file, recorder._file = recorder._file, Interrupted()  # type: ignore[assignment]
+    with pytest.raises(FullStopError):
+        record_run(recorder)
+    with pytest.raises(ConfigError, match="FullStopError"):
+        recorder.close()
+
+
+def test_an_interrupt_while_a_chunk_is_handed_on_keeps_nobody_waiting() -> None:
+    class Interrupted:
+        """A lock that an interrupt comes right behind."""
+
+        def __init__(self) -> None:
+            self.lock, self.came = threading.RLock(), 0
+
+        def acquire(self, blocking: bool) -> bool:
+            taken = self.lock.acquire(blocking)
+            self.came += 1
+            if self.came == 1:
+                raise FullStopError
+            return taken
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.lock, name)
+
+    ring = Ring(5)
+    ring._spilling = lock = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(FullStopError):
+        record_run(ring)
+    with running(lambda: ring._cut(wait=True)):
+        pass
+    assert lock.came > 1
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.5, "many"])

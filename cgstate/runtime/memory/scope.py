@@ -546,6 +546,7 @@ def profiling(books: Books, *, shut: bool = False) -> Iterator[Profile]:
                 books.profile_begin()
                 begun = True
                 books.profile = profile
+            books.hear()
             yield profile
             profile.conclude()
             clear(undo)
