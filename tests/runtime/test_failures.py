@@ -678,7 +678,9 @@ def failing() -> Bench:
 def failing_capture(bench: Bench) -> None:
     with pytest.raises((CaptureFailed, InjectedFault)) as failure:
         bench.manager.capture_and_bind()
-    if isinstance(failure.value, CaptureFailed) and isinstance(failure.value.__cause__, ValueError):
+    if not isinstance(failure.value, CaptureFailed):
+        failure.value.with_traceback(None)  # it has this frame, which has it: a call's own error may hold what the call had
+    elif isinstance(failure.value.__cause__, ValueError):
         assert str(failure.value.__cause__) == "first"
 
 

@@ -110,15 +110,19 @@ class Faults:
         calls = self._calls
         calls[name] = calls.get(name, 0) + 1
         if self.planned:
-            error = self.due(name, "before")
-            if error is not None:
-                raise error
+            self._raise(name, "before")
 
     def after(self, name: str) -> None:
         """Raise when the call that is done now is the one."""
-        error = self.due(name, "after")
-        if error is not None:
-            raise error
+        self._raise(name, "after")
+
+    def _raise(self, name: str, when: str) -> None:
+        error = self.due(name, when)
+        try:
+            if error is not None:
+                raise error
+        finally:
+            error = None  # it has this frame: with the frame having it, what is in the frames below would wait for the collector
 
     @contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -149,10 +153,14 @@ def faulted(name: str) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Co
             faults = self.faults
             faults.before(name)
             result = method(self, *args, **kwargs)
-            error = faults.due(name, "after") if faults.planned else None
-            if error is not None:
-                del result  # the traceback would keep alive what the caller never gets
-                raise error
+            if faults.planned:
+                error = faults.due(name, "after")
+                if error is not None:
+                    del result  # the traceback would keep alive what the caller never gets
+                    try:
+                        raise error
+                    finally:
+                        del error  # as in `Faults._raise`
             return result
 
         return call
