@@ -159,10 +159,13 @@ def _all_fit(
     try:
         backend.hold(pool, stream, nbytes)
         block = sum(segment.reserved for segment in _large(pool.segments(), stream))
+        held = backend.device_memory().reserved
         for run in runs:
             kept.append(run(pool))
-            if sum(segment.reserved for segment in _large(pool.segments(), stream)) > block:
+            now = backend.device_memory().reserved
+            if now > held and sum(segment.reserved for segment in _large(pool.segments(), stream)) > block:
                 return False
+            held = now
         return True
     except BaseException as error:
         clear_frames(error)  # else what they hold would keep the trial's memory

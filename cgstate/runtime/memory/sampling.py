@@ -472,7 +472,7 @@ def _run(
 ) -> Reading | None:
     """Run graphs of a plan in order where its pool would be, unrecorded, and keep what they would keep.
 
-    ``warmups``: they were warmed up before; look at what each warm-up takes.
+    ``warmups``: all are run and were warmed up before; look at what each warm-up takes.
 
     Returns:
         What the pool holds in the end; None, with a doubt, if the device raised in between.
@@ -484,23 +484,34 @@ def _run(
     readings = list[Reading]()
 
     def run(attempt: Attempt, undo: UndoLog) -> None:
-        if warmups:
-            attempt = replace(attempt, rounds=1)
+        reading = profile.reading(plan.domain)
         for part in parts:
             if part.runs:
-                before = profile.reading(plan.domain)
                 kept = _run_one(profile, attempt, part.graph, undo)
                 transaction.kept.append(kept)
+                before, reading = reading, profile.reading(plan.domain)
                 if kept is not None:
-                    part.graph.has_left(before, profile.reading(plan.domain))
-                if warmups:
-                    _look_at_warmup(profile, plan, part, attempt, undo)
+                    part.graph.has_left(before, reading)
                 attempt = replace(attempt, first_block=None)
             else:
                 transaction.kept.append(part.hold(plan, attempt.backend, attempt.pool, attempt.stream))
+                reading = profile.reading(plan.domain)
+        readings.append(reading)
+
+    def look(attempt: Attempt, undo: UndoLog) -> None:
+        attempt = replace(attempt, rounds=1)
+        held = attempt.backend.device_memory().reserved
+        for part in parts:
+            transaction.kept.append(_run_one(profile, attempt, part.graph, undo))
+            now = attempt.backend.device_memory().reserved
+            if now > held:  # else the warm-up took no more than others have
+                _look_at_warmup(profile, plan, part, attempt, undo)
+                now = attempt.backend.device_memory().reserved
+            held = now
+            attempt = replace(attempt, first_block=None)
         readings.append(profile.reading(plan.domain))
 
-    _rehearsing(profile, transaction, plan, parts[0].graph, run)
+    _rehearsing(profile, transaction, plan, parts[0].graph, look if warmups else run)
     reading = readings[0] if readings else None
     parts[-1].graph.after = parts[-1].graph.after or reading or Reading()  # it was looked at, whatever came of it
     return reading

@@ -145,7 +145,7 @@ class RuntimeMachine(Machine[T]):
             case {"op": "release"}:
                 manager.release(timeout=0)
             case {"op": "close"}:
-                manager.close(timeout=0)
+                manager.close(timeout=60)
             case _:
                 return False
         return True
