@@ -34,7 +34,7 @@ BARS = {
     "shapes": at_least(6),
     "shapes_outside": exactly(0),
     "worst_upper_over_actual": at_most(1.10),
-    "profile_share": at_most(0.4),
+    "profile_share": at_most(0.5),
     "profile_share_model": at_most(0.33),
     "order_ratio": at_most(1.02),
     "order_ratio_unnested_profiled": at_most(1.02),

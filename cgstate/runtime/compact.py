@@ -112,7 +112,14 @@ def smallest_block(backend: Backend, stream: Stream, run: Callable[[], object], 
 
 
 def smallest_common_block(
-    backend: Backend, stream: Stream, runs: Sequence[Callable[[MemoryPool], object]], low: int, high: int, undo: UndoLog
+    backend: Backend,
+    stream: Stream,
+    runs: Sequence[Callable[[MemoryPool], object]],
+    low: int,
+    high: int,
+    undo: UndoLog,
+    *,
+    guess: int = 0,
 ) -> int:
     """Bytes of the smallest block in which a set of graphs was seen to fit; 0 if none up to ``high`` was.
 
@@ -126,6 +133,7 @@ def smallest_common_block(
         low: Bytes in which the set does not fit, or hardly more than its largest graph needs.
         high: Bytes that it takes in separate segments.
         undo: Told of what trials have to give back.
+        guess: Bytes to try first.
 
     Raises:
         BaseException: what a run raised, unless that was for want of memory; or what the device did.
@@ -136,7 +144,8 @@ def smallest_common_block(
     found = taken = 0
     while high - low > max(granule, high // FINEST):
         middle = (low + high) // 2
-        size = -(-(middle if found else min(middle, 2 * low)) // granule) * granule
+        size = guess or -(-(middle if found else min(middle, 2 * low)) // granule) * granule
+        guess = 0
         taken += size
         if taken > high:
             _give_back(backend, tried)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureFailed, CGStateError, LiveAcrossBreak, describe
 from cgstate.lifecycle.states import FailureKind, PoolKind
-from cgstate.runtime.compact import bytes_alone, smallest_common_block
+from cgstate.runtime.compact import FINEST, bytes_alone, smallest_common_block
 from cgstate.runtime.domain import Isolation
 from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.memory.bounds import (
@@ -231,8 +231,12 @@ def _with_common_block(profile: Profile, plan: _Plan, without: Bound) -> Bound:
 
 
 def _common_block(profile: Profile, plan: _Plan) -> int:
-    """Bytes of a first block in which all graphs fit that a rehearsal would run; 0 if there is none."""
+    """Bytes of a first block in which all graphs fit that a rehearsal would run; 0 if there is none.
+
+    Looked for with those that found no place without it, and what the others leave; then tried with the others.
+    """
     parts = [part for graphs in plan.components() for part in _parts(plan, graphs)]
+    grown = [replace(part, runs=part.runs and (part is parts[0] or part.graph.grown > 0)) for part in parts]
     record, first = plan.graphs[0].record, plan.graphs[0].descriptor
     peak = _peak(plan)
     found = [0]
@@ -240,9 +244,12 @@ def _common_block(profile: Profile, plan: _Plan) -> int:
     def search(attempt: Attempt, undo: UndoLog) -> None:
         low = record.blocks[first] or OWN_LIMIT * attempt.backend.mebibyte
         unrecorded = replace(attempt, rounds=0, first_block=None)  # all were warmed up
-        runs = [partial(part.once, plan, unrecorded, undo) for part in parts]
+        high = peak.large - peak.workspaces
+        some, every = ([partial(part.once, plan, unrecorded, undo) for part in chosen] for chosen in (grown, parts))
+        look = partial(smallest_common_block, attempt.backend, attempt.stream)
         with attempt.backend.on_stream(attempt.stream):
-            found[0] = smallest_common_block(attempt.backend, attempt.stream, runs, low, peak.large - peak.workspaces, undo)
+            size = look(some, low, high, undo)
+            found[0] = size and look(every, size - size // FINEST, high, undo, guess=size)
 
     with profile.apart() as transaction:
         _rehearsing(profile, transaction, plan, plan.graphs[0], search)
