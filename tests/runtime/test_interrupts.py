@@ -19,7 +19,7 @@ from cgstate.backends.sim import kernels
 from cgstate.lifecycle.invariants import Checker as Who
 from cgstate.lifecycle.invariants import broken_in
 from cgstate.runtime.check import world_of, wrong_seals
-from cgstate.runtime.memory.sampling import CAPTURED
+from cgstate.runtime.memory.planning import CAPTURED
 from cgstate.runtime.sync import ThreadingSync
 from tests.runtime.helpers import Model
 from tests.runtime.interrupting import Interrupter, described, worth_trying

@@ -11,7 +11,7 @@ import pytest
 from cgstate import Break, CaptureActive, CaptureFailed, ConfigError, ManagerState
 from cgstate.backends.sim import SimTensor, kernels
 from cgstate.backends.sim.faults import InjectedFault
-from cgstate.runtime.memory.sampling import CAPTURED, MOST
+from cgstate.runtime.memory.planning import CAPTURED, MOST
 from tests.runtime.failing import Bench
 from tests.runtime.helpers import Model, before, counts
 from tests.runtime.shapes import Shape, linear, manager_of

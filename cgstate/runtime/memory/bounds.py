@@ -46,6 +46,33 @@ class Peak:
         return self.small + self.large
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What one production pool will hold: bytes at least and at most, library workspaces included and apart.
+
+    Attributes:
+        peak: What those graphs alone have held that were run.
+    """
+
+    lower: int = 0
+    upper: int = 0
+    workspaces: int = 0
+    peak: int = 0
+
+    @property
+    def far(self) -> bool:
+        """Whether the upper bound is too far from what was seen."""
+        return self.upper > NEAR * self.peak
+
+    def narrowed(self, rehearsed: Bound | None, *, thorough: bool) -> Bound:
+        """By a rehearsal, if it came to its end: wholly if that was thorough, else with the slack that any estimate has."""
+        if rehearsed is None:
+            return self
+        if thorough:
+            return Bound(rehearsed.lower, rehearsed.upper, self.workspaces, self.peak)
+        return Bound(max(rehearsed.lower, self.lower), max(rehearsed.upper, int(NEAR * self.peak)), self.workspaces, self.peak)
+
+
 def output_at_most(buffers: int, points: Sequence[Point]) -> int:
     """The most that a graph with static inputs of ``buffers`` bytes leaves lent out.
 
