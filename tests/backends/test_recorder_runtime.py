@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 
 import pytest
 
@@ -126,6 +127,41 @@ def test_a_graph_serves_calls_of_the_autocast_that_it_was_captured_under(
     counts = manager.stats().components["decoder"]
     assert dict(counts.fallbacks) == ({} if called is captured else {cgstate.Fallback.autocast: 1})
     assert counts.hits == (2 if called is captured else 1)
+    manager.close()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_graph_that_is_captured_anew_under_another_autocast_in_the_midst_of_a_call_does_not_serve_it(sealed: bool) -> None:
+    model = nn.Linear(6, 6).requires_grad_(False)
+    manager = cgstate.GraphManager(SimBackend(), check=not sealed)
+    decoder = cgstate.Component("decoder", routine(model), [4])
+    manager.prepare([decoder])
+    x = torch.randn(4, 6)
+    with autocast(torch.bfloat16):
+        manager.capture_and_bind(progress=False)
+        assert decoder(x).dtype is torch.bfloat16
+        caller = decoder.caller
+        assert caller is not None
+        ask = caller.thread_id
+
+        def anew() -> None:
+            manager.evict("decoder")
+            manager.capture_and_bind(progress=False)
+            decoder(x)
+
+        def ask_late() -> int:
+            caller.thread_id = ask
+            other = Thread(target=anew)  # where there is no autocast
+            other.start()
+            other.join()
+            return ask()
+
+        caller.thread_id = ask_late  # right before the lock is taken
+        answer = decoder(x)
+        assert answer.dtype is torch.bfloat16
+        assert torch.equal(answer, model(x))
+    counts = manager.stats().components["decoder"]
+    assert (counts.hits, dict(counts.fallbacks)) == (2, {cgstate.Fallback.autocast: 1})
     manager.close()
 
 
