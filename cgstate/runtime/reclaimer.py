@@ -228,7 +228,6 @@ class Reclaimer:
         with self.books.gate.lock:
             pools, self.books.pools = self.books.pools, []
             self.queue.clear()
-            self.mark = None  # it never comes
             for entry in self.books.entries():
                 entry.buffers = entry.output = None
                 entry.baked = NOTHING
