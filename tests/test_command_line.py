@@ -166,3 +166,9 @@ def test_a_process_ends_with_the_code_of_its_answer(redirected: str, code: int) 
     script = f"exec {sys.executable} -m cgstate diagram {redirected}"
     done = subprocess.run(["sh", "-c", script], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+
+
+def test_a_mistake_is_no_answer_where_stderr_is_closed() -> None:
+    script = f"exec {sys.executable} -m cgstate nothing 2>&-"
+    done = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")

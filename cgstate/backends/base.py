@@ -321,8 +321,13 @@ class Backend(Protocol):
     def recording_mode(self) -> AbstractContextManager[None]:
         """What warm-up and capture run under: no gradient recording, in the caller's inference mode and autocast.
 
-        Autocast keeps no weights that it has converted: the warm-up's would be freed with the caller's block, under the graph.
+        Autocast keeps no weights that it has converted: the warm-up's would be freed with the caller's block, under the graph. What
+        it keeps all the same for an autocast inside the work, `forget_casts` drops.
         """
+        ...
+
+    def forget_casts(self) -> None:
+        """Let autocast keep no weight that it has converted so far: each round of the work converts its own."""
         ...
 
     def open_capture(self, pool: MemoryPool, stream: Stream, mode: CaptureErrorMode, undo: UndoLog) -> Graph:

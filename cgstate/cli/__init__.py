@@ -78,6 +78,8 @@ def main() -> None:
 
 
 def _tell(words: str) -> None:
+    if sys.stderr is None:
+        return  # closed; `print` would take stdout for it
     with suppress(OSError):  # stderr may be full, too: the exit code says it as well
         print(f"cgstate: {words}", file=sys.stderr)
 

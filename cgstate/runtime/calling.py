@@ -104,6 +104,10 @@ class Caller:
         """Whether autograd would record the call."""
         return self.backend.requires_grad((args, kwargs, tuple(self.routine.parameters())))
 
+    def casts_otherwise(self, entry: Entry) -> bool:
+        """Whether this thread's autocast is not the one that the entry was captured under; the lock is held."""
+        return self.backend.autocast() != entry.autocast
+
     def find(self, args: Args, kwargs: Kwargs) -> Found:
         """What the routine says to a call, and the graph that there is for that."""
         record = self.record
@@ -139,6 +143,8 @@ class Caller:
         """Take lease and turn, with the lock held; the reason to run eagerly if that is refused, with nothing taken."""
         gate = self.gate
         while True:
+            if self.casts_otherwise(entry):
+                return Fallback.autocast
             if leasing.recording(entry, thread) or (self.exclusive and gate.blocks_calls(thread)):
                 gate.wait()
             elif owner := leasing.in_the_way(entry, thread):

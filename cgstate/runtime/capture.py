@@ -87,6 +87,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         BaseException: the first error, unchanged. ``undo`` is still to be run.
     """
     backend, stream = attempt.backend, attempt.stream
+    make = _casting_anew(backend, make)
     caller = backend.current_stream()
     stream.wait(caller.record())  # inputs and weights may still be on their way
     _make_room(backend)
@@ -118,6 +119,17 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     if made is None:
         raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())
+    return made
+
+
+def _casting_anew(backend: Backend, make: MakeFunction) -> MakeFunction:
+    """Let each round of the work convert its own weights under autocast: what one round leaves is not there for the next."""
+
+    def made(warmup: bool) -> Callable[[], object]:
+        function = make(warmup)
+        backend.forget_casts()
+        return function
+
     return made
 
 
@@ -157,6 +169,7 @@ def rehearse(attempt: Attempt, make: MakeFunction, inside: AbstractContextManage
         BaseException: what the work raised.
     """
     backend, stream = attempt.backend, attempt.stream
+    make = _casting_anew(backend, make)
     with inside, backend.recording_mode(), backend.on_stream(stream):
         settled = _prepare(attempt, make, undo)
         function = make(False)

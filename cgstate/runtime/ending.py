@@ -106,6 +106,7 @@ def release(books: Books, timeout: float | None) -> None:
 
 def close(books: Books, timeout: float | None) -> bool:
     """See `GraphManager.close`; False if that was done already."""
+    check_timeout(timeout)  # also where it has no lease to wait for
     if books.ended():
         return False
     with books.heard():

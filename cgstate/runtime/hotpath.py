@@ -338,8 +338,6 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             return self.by_eager(made, args, kwargs, key)
         entry = made
         descriptor, exact = entry.descriptor, False
-    if (self.autocasting() or entry.autocast) and self.backend.autocast() != entry.autocast:
-        return self.by_eager(Fallback.autocast, args, kwargs)
     thread = self.thread_id()
     launching = None  # nothing is taken yet
     if gate.held():
@@ -357,6 +355,7 @@ def call(component: AnyComponent, /, *args: object, **kwargs: object) -> object:
             and not turn.owner
             and gate.free
             and not gate.pending
+            and not ((self.autocasting() or entry.autocast) and self.casts_otherwise(entry))  # here: it may be captured anew before
         ):
             if turn.sealed:
                 turn.unseal()  # first: an interrupt may come in a call, and nothing is taken yet

@@ -76,13 +76,14 @@ def acquire(entry: Entry, thread: int) -> None:
 
 
 def hear_taken(entry: Entry) -> None:
-    """Raise what an observer has raised while a lease was taken, which is nobody's then; the lock is held."""
-    books = entry.manager
+    """Raise what an observer has raised while a lease was taken, which is nobody's then; the lock is held.
+
+    What it raises at the end of that lease is heard by whoever asked for it.
+    """
     try:
-        books.overhear()
-    except BaseException as error:
+        entry.manager.overhear()
+    except BaseException:
         let_go(entry)
-        books.overhear(error)
         raise
 
 

@@ -228,7 +228,6 @@ class Reclaimer:
         with self.books.gate.lock:
             pools, self.books.pools = self.books.pools, []
             self.queue.clear()
-            self.mark = None  # it never comes
             for entry in self.books.entries():
                 entry.buffers = entry.output = None
                 entry.baked = NOTHING
@@ -302,7 +301,7 @@ class Reclaimer:
                 for each in gate.managers:
                     each.workspaces_cleared()
         work.returned += books.backend.flush()
-        if work.marks and self.mark is None:
+        if work.marks:  # anew, though an old one be pending: what could not be destroyed then may be now
             self.mark = self._ask(books.backend.mark_releases)
 
     def _end_return(self, work: Return) -> None:

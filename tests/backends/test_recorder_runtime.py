@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 
 import pytest
 
@@ -129,6 +130,41 @@ def test_a_graph_serves_calls_of_the_autocast_that_it_was_captured_under(
     manager.close()
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_graph_that_is_captured_anew_under_another_autocast_in_the_midst_of_a_call_does_not_serve_it(sealed: bool) -> None:
+    model = nn.Linear(6, 6).requires_grad_(False)
+    manager = cgstate.GraphManager(SimBackend(), check=not sealed)
+    decoder = cgstate.Component("decoder", routine(model), [4])
+    manager.prepare([decoder])
+    x = torch.randn(4, 6)
+    with autocast(torch.bfloat16):
+        manager.capture_and_bind(progress=False)
+        assert decoder(x).dtype is torch.bfloat16
+        caller = decoder.caller
+        assert caller is not None
+        ask = caller.thread_id
+
+        def anew() -> None:
+            manager.evict("decoder")
+            manager.capture_and_bind(progress=False)
+            decoder(x)
+
+        def ask_late() -> int:
+            caller.thread_id = ask
+            other = Thread(target=anew)  # where there is no autocast
+            other.start()
+            other.join()
+            return ask()
+
+        caller.thread_id = ask_late  # right before the lock is taken
+        answer = decoder(x)
+        assert answer.dtype is torch.bfloat16
+        assert torch.equal(answer, model(x))
+    counts = manager.stats().components["decoder"]
+    assert (counts.hits, dict(counts.fallbacks)) == (2, {cgstate.Fallback.autocast: 1})
+    manager.close()
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_graph_does_not_read_the_weights_that_autocast_keeps_for_the_callers_block(kept: bool) -> None:
     model = nn.Linear(6, 6)  # autocast keeps what it has converted of weights that may have gradients
@@ -148,6 +184,57 @@ def test_a_graph_does_not_read_the_weights_that_autocast_keeps_for_the_callers_b
         with autocast(torch.bfloat16):
             assert torch.equal(decoder(x), model(x)), "and it converts the weights at each replay"
     assert manager.stats().components["decoder"].hits == 2
+    manager.close()
+
+
+class Casting(nn.Linear):
+    """Its autocast was made beforehand, as one that decorates a method, and keeps the weights that it has converted."""
+
+    casting = torch.autocast("cpu", torch.bfloat16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.casting:
+            return super().forward(x)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("outside", [None, torch.bfloat16])
+def test_a_graph_does_not_read_the_weights_that_an_autocast_of_the_works_own_keeps(kept: bool, outside: torch.dtype | None) -> None:
+    model = Casting(6, 6)
+    manager = cgstate.GraphManager(SimBackend(), check=True)
+    decoder = cgstate.Component("decoder", routine(model), [4])
+    manager.prepare([decoder])
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        expected = model(x)
+        with autocast(outside):
+            if kept:
+                model(x)
+            manager.capture_and_bind(progress=False)
+            assert torch.equal(model(x), expected), "nor does the caller read the graph's, which nobody has written yet"
+        for _ in range(2):
+            with autocast(outside):
+                assert torch.equal(decoder(x), model(x))
+            model.weight.mul_(2)
+    assert manager.stats().components["decoder"].hits == 2
+    manager.close()
+
+
+def test_a_recorded_block_does_not_read_the_weights_that_the_engines_warm_up_has_left_with_autocast() -> None:
+    model = Casting(6, 6)
+    backend = SimBackend()
+    manager = cgstate.GraphManager(backend, check=True)
+    x = backend.place(torch.randn(4, 6))
+    answer = backend.place(torch.zeros(4, 6, dtype=torch.bfloat16))
+    entry = manager.entry("decoder", 4)
+    with torch.no_grad():
+        with autocast(torch.bfloat16):
+            model(x)
+            with manager.transaction() as capturing, capturing.recording(entry):
+                answer.copy_(model(x))
+        model.weight.mul_(2)
+        entry.replay()
+        assert torch.equal(answer.cpu(), model(x).cpu())
     manager.close()
 
 

@@ -103,6 +103,7 @@ ASK_NOTHING_OF_THE_DEVICE = {
         "current_handle",
         "device",
         "failure_kind",
+        "forget_casts",
         "grad_enabled",
         "index",
         "mebibyte",

@@ -132,6 +132,36 @@ def test_a_graph_serves_calls_under_its_own_autocast(manager: cgstate.GraphManag
     del taken
 
 
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_graph_does_not_read_the_weights_that_an_autocast_of_the_works_own_keeps(
+    manager: cgstate.GraphManager, outside: bool
+) -> None:
+    layer = torch.nn.Linear(256, 256).cuda()
+    casting = torch.autocast("cuda", torch.bfloat16)  # made beforehand, as one that decorates a method, it keeps weights
+
+    def work(x: Any) -> Any:
+        with casting:
+            return layer(x)
+
+    routine = cgstate.BucketedRoutine(work, lambda n: (torch.zeros(n, 256, device="cuda"),))
+    component = cgstate.Component("layer", routine, [8])
+    manager.prepare([component])
+    x = torch.randn(8, 256, device="cuda")
+    with torch.no_grad():
+        expected = work(x)
+        with autocast(outside):
+            work(x)
+            manager.capture_and_bind(progress=False)
+            assert torch.equal(work(x), expected), "nor does the caller read the graph's, which nobody has written yet"
+        taken = [torch.full((256, 256), 7.0, dtype=torch.bfloat16, device="cuda") for _ in range(8)]  # what autocast has let go of
+        for _ in range(2):
+            with autocast(outside):
+                assert torch.equal(component(x), work(x))
+            layer.weight.mul_(2)
+    assert manager.stats().components["layer"].hits == 2
+    del taken
+
+
 def test_component_calls_from_two_threads_and_streams_equal_eager() -> None:
     layers = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))).cuda().requires_grad_(False)
     routine = cgstate.BucketedRoutine(layers, lambda n: (torch.zeros(n, 256, device="cuda"),))

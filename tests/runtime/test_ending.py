@@ -195,6 +195,41 @@ class TestClose:
         assert asked == [timeout] * 2
         nothing_left(model)
 
+    def test_a_graph_that_was_destroyed_at_the_second_close_is_waited_for_as_well(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Model(schedule=Drawn(random.Random(0)))
+        begin, destroy, released = SimGraph.capture_begin, SimGraph.destroy, list[int]()
+
+        def begin_and_retain(graph: SimGraph, *how: Any) -> None:
+            begin(graph, *how)
+            graph.retain(lambda: released.append(1))
+
+        def fail(graph: SimGraph) -> None:
+            raise RuntimeError("not now")
+
+        monkeypatch.setattr(SimGraph, "capture_begin", begin_and_retain)
+        manager = model.serving(model.component())
+        monkeypatch.setattr(SimGraph, "destroy", fail)
+        monkeypatch.setattr(SimReleaseMark, "wait", lambda mark, seconds: False)
+        with pytest.raises(cgstate.ReleasePending):
+            manager.close(0)
+        monkeypatch.setattr(SimGraph, "destroy", destroy)
+        monkeypatch.undo()
+        manager.close()
+        assert released == [1, 1]
+
+    @pytest.mark.parametrize("timeout", ["1", -1, True])
+    def test_another_close_takes_no_nonsense_either(self, timeout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Model()
+        manager = model.serving(model.component())
+        monkeypatch.setattr(SimReleaseMark, "wait", lambda mark, seconds: False)
+        with pytest.raises(cgstate.ReleasePending):
+            manager.close(0)
+        monkeypatch.undo()
+        for _ in range(2):
+            with pytest.raises(cgstate.ConfigError, match="timeout must be"):
+                manager.close(timeout)
+            manager.close()
+
     def test_a_device_that_is_lost_while_it_waits_for_the_driver_lets_it_close(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = Model()
         manager = model.serving(model.component())

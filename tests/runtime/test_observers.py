@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -201,6 +201,26 @@ def test_an_operation_is_done_in_full() -> None:
     assert tells(other, lambda bench: bench.manager.evict("net")) == told
 
 
+@pytest.mark.parametrize(
+    "opened",
+    [lambda manager: manager.mutating("kv"), lambda manager: manager.transaction()],
+    ids=["mutating", "a transaction"],
+)
+def test_no_block_begins_behind_an_error_that_nobody_has_seen(
+    opened: Callable[[cgstate.GraphManager], AbstractContextManager[object]],
+) -> None:
+    bench = hearing(Told)
+    with armed(bench, 10**6, DeafError) as ear, opened(bench.manager):
+        told = ear.heard
+    assert told
+    for nth in range(1, told + 1):
+        bench, begun = hearing(Told), False
+        with armed(bench, nth, DeafError), pytest.raises(DeafError), opened(bench.manager):
+            begun = True
+        assert not begun
+        whole(bench)
+
+
 def test_the_first_error_is_raised_and_an_interrupt_goes_before_it() -> None:
     bench = hearing(Told)
     with armed(bench, 1, DeafError, times=100) as ear:
@@ -292,6 +312,16 @@ def test_an_observer_hides_no_error_of_the_operation(
         whole(bench)
     assert raised in seen
     assert kind is Told or seen[-1] is raised
+
+
+@pytest.mark.parametrize("kind", [Told, Brief])
+def test_nor_that_of_a_block_that_has_a_leased_output(kind: type[Ear]) -> None:
+    bench = hearing(kind, leased=True)
+    output = bench.net(bench.model.input(4))
+    with armed(bench, 1, DeafError), pytest.raises(ValueError, match="not today") as caught, output:
+        raise ValueError("not today")
+    assert caught.value.__notes__ == ["meanwhile an observer raised DeafError: observation 1"]
+    whole(bench)
 
 
 @pytest.mark.parametrize(("act", "raised"), FAILING.values(), ids=FAILING.keys())

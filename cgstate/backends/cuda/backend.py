@@ -221,6 +221,8 @@ class CudaBackend:
         """As `base.Backend.recording_mode`."""
         return self._recording_mode()
 
+    forget_casts = staticmethod(autocast.forget)
+
     def open_capture(self, pool: MemoryPool, stream: Stream, mode: CaptureErrorMode, undo: UndoLog) -> CudaGraph:
         """As `base.Backend.open_capture`; see `capture.open_capture` for what it refuses."""
         return capture.open_capture(self._pool(pool), self._stream(stream), mode, undo)

@@ -230,6 +230,11 @@ class SimBackend:
         recorder = self.sim.recorder
         return _without_gradients() if recorder is None else _together(_without_gradients(), recorder.recording())
 
+    def forget_casts(self) -> None:
+        """As `base.Backend.forget_casts`: of torch."""
+        if self.sim.recorder is not None:
+            self.sim.recorder.forget_casts()
+
     @faulted("generator_mark")
     def generator_mark(self) -> Hashable:
         """As `base.Backend.generator_mark`: of the device's generator, and of torch's, which torch code draws from."""

@@ -87,6 +87,7 @@ class Recorder:
     generator_mark = staticmethod(randomness.mark)
     keep_generator = staticmethod(randomness.keep)
 
+    forget_casts = staticmethod(autocast.forget)
     autocast = staticmethod(partial(autocast.dtype_of, "cpu"))
 
     def check_static(self, tensor: Tensor) -> None:

@@ -148,8 +148,12 @@ class _Call:
             return True
         return bool(operands) and all(tensor.is_meta for tensor in operands)
 
+    def _autocasts(self) -> bool:
+        """Whether autocast may be converting a weight that it keeps: for that it lets autograd record, whoever has forbidden it."""
+        return self._func is torch.ops.aten._to_copy.default and torch.is_autocast_cache_enabled()
+
     def _check_operands(self, operands: Iterable[Tensor]) -> None:
-        recording = torch.is_grad_enabled()
+        recording = torch.is_grad_enabled() and not self._autocasts()
         for tensor in operands:
             self._recorder.check_own(self._func, tensor)
             if not is_known(type(tensor)):
