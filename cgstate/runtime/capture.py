@@ -60,7 +60,8 @@ class Attempt:
         prime: Whether to make the library workspaces of the stream first; not for a stream of the user's, who knows where they are.
         rounds: The most warm-up rounds.
         first_block: Gives the pool a first block; None where it has been captured into, or is not to get one.
-        expect: Told after the warm-up how many bytes of temporaries and outputs it has taken at least; may refuse the capture.
+        expect: Told after a warm-up without breaks how many bytes of temporaries and outputs it has taken at least; may refuse the
+            capture.
     """
 
     backend: Backend
@@ -184,9 +185,9 @@ def _prepare(attempt: Attempt, make: MakeFunction, undo: UndoLog) -> bool:
     """Warm up, and give the pool its first block; whether the warm-up has settled. The capture stream is current."""
     before = _taken(attempt)
     settled, breaks = _warm_up(attempt, make)
-    if attempt.expect is not None:
+    if attempt.expect is not None and not breaks:  # what breaks allocate is not the pool's
         attempt.expect(_taken(attempt) - before)
-    if attempt.first_block is not None and settled and not breaks:  # what breaks allocate is not the pool's
+    if attempt.first_block is not None and settled and not breaks:
         attempt.first_block.make(attempt.backend, attempt.pool, attempt.stream, lambda: run_round(make(True)), undo)
     return settled
 

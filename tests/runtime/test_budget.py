@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cgstate import (
+    Break,
     BudgetExceeded,
     CaptureActive,
     CaptureFailed,
@@ -690,6 +691,17 @@ class TestSharedPool:
         assert failed.value.kind == FailureKind.BUDGET
         assert (held(bench), bench.faults.calls["open_capture"]) == (before, opened)
         bench.quiet()
+
+    def test_what_a_warm_up_has_taken_in_a_break_refuses_nothing(self) -> None:
+        bench = lazily(budget=200 * KIB, isolation="shared")
+
+        def body() -> Any:
+            bench.device.zeros(40 * KIB // 8)
+            yield Break(lambda: bench.device.zeros(300 * KIB // 8) and None)
+
+        with bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: body)
+        assert held(bench) <= 200 * KIB
 
     def test_an_explicit_capture_that_fits_once_lazy_graphs_went_is_not_refused_by_its_warm_up(self) -> None:
         bench = Bench("toy", "alone", descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1})
