@@ -196,6 +196,11 @@ class Budget:
         if self.limit is not None:
             self._refuse(f"the set of {graphs} graphs", need, self.held())
 
+    def allows(self, grown: int) -> bool:
+        """Whether so many bytes more may be held; takes the lock."""
+        with self._books.gate.lock:
+            return self.limit is None or self.held() + grown <= self.limit
+
     def expect(self, entry: Entry, grown: int) -> None:
         """Refuse a capture that by its warm-up will grow its pool by ``grown`` bytes; the gate is held, the lock is not.
 

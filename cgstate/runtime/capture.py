@@ -60,8 +60,8 @@ class Attempt:
         prime: Whether to make the library workspaces of the stream first; not for a stream of the user's, who knows where they are.
         rounds: The most warm-up rounds.
         first_block: Gives the pool a first block; None where it has been captured into, or is not to get one.
-        expect: Told after a warm-up without breaks how many bytes of temporaries and outputs it has taken at least; may refuse the
-            capture.
+        expect: Called after a warm-up without breaks, and may refuse the capture. Is given what runs one more round, with nothing
+            cached, and tells how many bytes of temporaries and outputs that has taken at least.
     """
 
     backend: Backend
@@ -72,7 +72,7 @@ class Attempt:
     prime: bool
     rounds: int
     first_block: FirstBlock | None = None
-    expect: Callable[[int], None] | None = None
+    expect: Callable[[Callable[[], int]], None] | None = None
 
 
 def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog) -> Recording:
@@ -183,29 +183,35 @@ def record_block(attempt: Attempt, undo: UndoLog) -> Iterator[Graph]:
 
 def _prepare(attempt: Attempt, make: MakeFunction, undo: UndoLog) -> bool:
     """Warm up, and give the pool its first block; whether the warm-up has settled. The capture stream is current."""
-    before = _taken(attempt)
     settled, breaks = _warm_up(attempt, make)
     if attempt.expect is not None and not breaks:  # what breaks allocate is not the pool's
-        attempt.expect(_taken(attempt) - before)
+        attempt.expect(partial(_taken, attempt, make))
     if attempt.first_block is not None and settled and not breaks:
         attempt.first_block.make(attempt.backend, attempt.pool, attempt.stream, lambda: run_round(make(True)), undo)
     return settled
 
 
-def _taken(attempt: Attempt) -> int:
-    """Bytes that work outside of captures has had at least, by the free segments that it has left on the capture stream.
+def _taken(attempt: Attempt, make: MakeFunction) -> int:
+    """Bytes that one more round takes at least, by the free segments that it leaves on the capture stream.
 
-    What is rounded up in them is left out, and what came from small ones; and so is, where nobody expects it, everything.
+    The warm-up itself does not tell: what work before it has left cached served it as well, and its first round may have had what
+    no later one has, such as the workspaces of algorithms that a library has tried out.
     """
-    if attempt.expect is None:
-        return 0
+    attempt.backend.flush()
+    before = _cached(attempt)
+    run_round(make(True))
+    return _cached(attempt) - before
+
+
+def _cached(attempt: Attempt) -> int:
+    """Free bytes of large segments; what is rounded up in them is left out."""
     unit = attempt.backend.mebibyte
-    taken = 0
+    free = 0
     for segment in attempt.backend.cached_segments(attempt.stream):
         shared = segment.reserved <= LARGE_SEGMENT * unit
         rounded = (LARGE_SEGMENT - SMALL_LIMIT if shared else GRANULE) * unit
-        taken += 0 if segment.small else max(0, segment.reserved - segment.live - rounded)
-    return taken
+        free += 0 if segment.small else max(0, segment.reserved - segment.live - rounded)
+    return free
 
 
 def _warm_up(attempt: Attempt, make: MakeFunction) -> tuple[bool, bool]:

@@ -703,6 +703,51 @@ class TestSharedPool:
             transaction.capture(bench.manager.entry("low", 1), lambda warmup: body)
         assert held(bench) <= 200 * KIB
 
+    def test_what_only_the_first_round_has_taken_refuses_nothing(self) -> None:
+        """As a library that tries out algorithms, each with a workspace."""
+        bench = lazily(budget=200 * KIB, isolation="shared")
+        rounds: list[int] = []
+
+        def work() -> None:
+            rounds.append(0)
+            bench.device.zeros((300 if len(rounds) == 1 else 40) * KIB // 8)
+
+        with bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: work)
+        assert held(bench) <= 200 * KIB
+
+    def test_what_another_warm_up_has_left_cached_hides_nothing(self) -> None:
+        bench = lazily(budget=500 * KIB, isolation="shared")
+        seen: list[int] = []
+
+        def capture(transaction: Any, number: int, size: int) -> None:
+            cells = size * KIB // 8
+            transaction.capture(bench.manager.entry("low", number), lambda warmup: lambda: [bench.device.zeros(cells), cells][:1])
+            seen.append(held(bench))
+
+        def both() -> None:
+            with bench.manager.transaction() as transaction:
+                capture(transaction, 1, 300)
+                capture(transaction, 2, 290)
+
+        with pytest.raises(CaptureFailed, match="low"):
+            both()
+        assert seen == [held(bench)], "its pool did not grow by what failed"
+
+    def test_it_is_run_once_more_only_where_it_may_not_fit_and_by_no_rank_alone(self) -> None:
+        rounds = []
+        for budget, collective in ((10_000, False), (310, False), (310, True)):
+            kind = {"collective": collective}
+            bench = Bench(descriptors=(16,), mode=LAZY, lazy=(32,), config={"max_extra_graphs": 1}, component=kind).prepared()
+            always_large(bench, {32: (300,)})
+            bench.manager.capture_and_bind()
+            bench.manager.set_budget(budget * KIB)
+            before = bench.routine.calls["warmup"]
+            ask(bench, 32)
+            rounds.append(bench.routine.calls["warmup"] - before)
+        assert rounds[0] < rounds[1]
+        assert rounds[2] == rounds[0]
+
     def test_an_explicit_capture_that_fits_once_lazy_graphs_went_is_not_refused_by_its_warm_up(self) -> None:
         bench = Bench("toy", "alone", descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1})
         assert bench.config is not None
