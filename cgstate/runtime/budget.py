@@ -27,15 +27,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """By how many bytes a capture was expected to grow a pool, and the pool and its bytes then."""
+    """By how many bytes a capture was expected to grow a pool, and the pool, its bytes and what was dropped there then."""
 
     grown: int
     pool: str
     charged: int
+    drops: int
 
     def now(self, pool: Pool) -> int:
-        """What is left of it: what the pool grew since may be free for it, and of another pool nothing is known."""
-        return max(0, self.grown - max(0, pool.charged - self.charged)) if pool.name == self.pool else 0
+        """What is left of it: what the pool grew since may be free for it.
+
+        Of another pool nothing is known, nor of one in which a recording was dropped since: its blocks are free.
+        """
+        if (pool.name, pool.drops) != (self.pool, self.drops):
+            return 0
+        return max(0, self.grown - max(0, pool.charged - self.charged))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +219,7 @@ class Budget:
         with books.gate.lock:
             have, both = self.held(without=entry), self.held()
             if both + grown > self.limit:
-                self.note(entry, 0, alone=False, beside=Growth(grown, pool.name, pool.charged))
+                self.note(entry, 0, alone=False, beside=Growth(grown, pool.name, pool.charged, pool.drops))
             self._refuse(entry.name, both - have + grown, have)
 
     def inspect(self, entry: Entry) -> None:

@@ -748,6 +748,28 @@ class TestSharedPool:
         assert rounds[0] < rounds[1]
         assert rounds[2] == rounds[0]
 
+    @pytest.mark.parametrize("found", [False, True])
+    def test_a_refusal_ends_when_what_was_captured_before_it_in_the_same_pool_was_dropped(self, found: bool) -> None:
+        """The bytes stay charged, and are free now; also where the pool did not grow by it."""
+        bench = lazily(budget=400 * KIB, isolation="shared")
+
+        def capture(*sizes: int, number: int = 0) -> None:
+            with bench.manager.transaction() as transaction:
+                for size in sizes:
+                    number += 1
+                    entry = bench.manager.entry("low", number)
+                    transaction.capture(entry, lambda warmup, size=size: lambda: bench.device.zeros(size * KIB // 8))  # type: ignore[misc]
+                if sizes == (250,):
+                    transaction.abort()
+
+        if found:
+            capture(250)
+        for _ in range(2):
+            with pytest.raises(CaptureFailed, match="low"):
+                capture(250, 200)
+        capture(200, number=1)
+        assert held(bench) <= 400 * KIB
+
     def test_an_explicit_capture_that_fits_once_lazy_graphs_went_is_not_refused_by_its_warm_up(self) -> None:
         bench = Bench("toy", "alone", descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1})
         assert bench.config is not None
