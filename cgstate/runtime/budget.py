@@ -66,6 +66,11 @@ class Cost:
 OVER = frozenset({PoolState.RETIRED, PoolState.GONE})
 
 
+def offers(pool: Pool) -> bool:
+    """Whether the next capture there may find blocks that others of ours have freed."""
+    return pool.state not in OVER and bool(pool.charged or pool.graphs)
+
+
 class Budget:
     """One manager's budget, and the costs that it has seen.
 
@@ -174,7 +179,7 @@ class Budget:
         costs = [self._costs[name, other] for other in below if (name, other) in self._costs] if known is None else [known]
         domain = self._books.known_domain(record, descriptor)
         met = domain.pool if domain is not None else None
-        if met is not None and (met.kind is PoolKind.foreign or (met.state not in OVER and (met.charged or met.graphs))):
+        if met is not None and (met.kind is PoolKind.foreign or offers(met)):
             pool = max((cost.grows(met) for cost in costs), default=0)
         elif record.isolation is Isolation.foreign:
             pool = 0
