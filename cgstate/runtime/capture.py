@@ -17,7 +17,7 @@ from typing import TypeAlias
 from cgstate.backends.base import Backend, CaptureErrorMode, Graph, MemoryPool, Stream
 from cgstate.backends.undo import UndoLog
 from cgstate.breaks import Body
-from cgstate.runtime.compact import FirstBlock
+from cgstate.runtime.compact import FirstBlock, make_room
 from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, SMALL_LIMIT
 from cgstate.runtime.segments import close, record_segments, run_round, run_segments
 
@@ -90,7 +90,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     backend, stream = attempt.backend, attempt.stream
     caller = backend.current_stream()
     stream.wait(caller.record())  # inputs and weights may still be on their way
-    _make_room(backend)
+    make_room(backend)
     if attempt.prime:  # each time: library handles, and so workspaces, belong to the thread
         backend.prime_workspaces(attempt.workspaces, stream)
     made: Recording | None = None
@@ -101,7 +101,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
             settled = _prepare(attempt, make, undo)
         uses_random = backend.generator_mark() != mark
         stream.synchronize()  # nothing of the warm-up may still run when the capture opens
-        _make_room(backend)
+        make_room(backend)
         with backend.on_stream(stream):
             function = make(False)
         _quiet_collector(undo)
@@ -120,16 +120,6 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
         raise RuntimeError("the capture context swallowed the error that ended the capture")
     caller.wait(stream.record())
     return made
-
-
-def _make_room(backend: Backend) -> None:
-    """Give back what the allocator has cached if the device has less left: in a capture the allocator does not do that itself.
-
-    Most of it is what warm-ups have taken on streams of their own, and a capture takes as much where its pool has nothing free.
-    """
-    now = backend.device_memory()
-    if now.reserved - backend.allocated_bytes() > now.free:
-        backend.flush()
 
 
 @dataclass(frozen=True, slots=True)

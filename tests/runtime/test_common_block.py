@@ -250,6 +250,37 @@ def test_any_call_of_the_device_may_fail(call: str, nth: int, when: str) -> None
     bench.manager.close()
 
 
+# -- little memory ------------------------------------------------------------------------------------------------------
+
+
+def tight(bench: Bench, free: int) -> None:
+    """Another process takes what is left on the device beside ``free`` bytes."""
+    bench.backend.flush()
+    bench.device.memory.foreign_bytes += bench.backend.device_memory().free - free
+
+
+APART = Shape(
+    [linear(0, 1132), lambda size: {50: 54_404, 30: 108_808}[size], lambda size: {50: 28_469, 30: 22_775}[size]],
+    [linear(1)],
+    [30, 50],
+    inputs=linear(0, 384),
+)
+"""The graph that is captured second takes more than the first. The temporaries of each are in several segments, or in one block."""
+
+
+def test_a_known_first_block_is_had_where_warm_ups_have_left_the_rest_of_the_device_cached() -> None:
+    bench = Bench(APART, isolation="per_entry").profiled()
+    tight(bench, bench.estimate.needed)
+    assert bench.held() == bench.estimate.upper
+
+
+def test_it_is_looked_for_there_as_well() -> None:
+    whole = Bench(APART, isolation="per_entry").held()
+    bench = Bench(APART, isolation="per_entry")
+    tight(bench, whole + whole // 5)
+    assert bench.held() == whole
+
+
 # -- static inputs ------------------------------------------------------------------------------------------------------
 
 
