@@ -134,6 +134,23 @@ def test_a_second_profile_says_the_same() -> None:
     assert max(sample.grown_bytes for sample in first.samples) < first.warmup < first.upper
 
 
+@pytest.mark.parametrize("sizes", [16, 40])
+def test_what_each_graph_makes_once_is_no_doubt(sizes: int) -> None:
+    """Also of those that nobody ran before the block was found."""
+    bench = Bench(crossed(sizes))
+    made: dict[int, object] = {}
+    forward = bench.routine.forward_for_capture
+
+    def work(descriptor: int, buffers: Any) -> object:
+        if descriptor not in made:
+            made[descriptor] = bench.device.empty(50)
+        return forward(descriptor, buffers)
+
+    bench.routine.forward_for_capture = work  # type: ignore[method-assign]
+    assert bench.profiled().estimate.distrust == ()
+    assert bench.common
+
+
 # -- when there is none -------------------------------------------------------------------------------------------------
 
 
