@@ -6,10 +6,10 @@ asked by running graphs unrecorded, which takes a part of the time: the allocato
 memory comes from the same pool. Where a backend says that it serves work otherwise while it is not recorded, graphs are captured
 instead.
 
-Where that cannot bound the rest closely, because outputs grow, no graph is the largest or little is held at all, the whole is
-rehearsed: all graphs of a component are run, or `SOME` of more than `MOST`, and placeholders stand for the outputs of the others.
-From the two largest on where that is all there is, else in a pool of its own, since the place of a graph in the order counts. Who
-wants it thorough has all graphs run.
+Where that cannot bound the rest closely, because outputs grow, no graph is the largest, later ones bring segments for their
+temporaries or little is held at all, the whole is rehearsed: all graphs of a component are run, or `SOME` of more than `MOST`, and
+placeholders stand for the outputs of the others. From the two largest on where that is all there is, else in a pool of its own,
+since the place of a graph in the order counts. Who wants it thorough has all graphs run.
 
 Where later graphs found no place in what larger ones have freed, one block is looked for in which all of them fit; production gets
 it as well (`cgstate.runtime.compact`).
@@ -259,14 +259,14 @@ def _measured(profile: Profile, plan: _Plan) -> Bound:
             for rank in ranks[:CAPTURED]:
                 _sample(profile, transaction, graphs[rank], plan.domain)
             bound = _bound(plan, unit)
-            whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and (bound.far or _at_large(graphs))))
+            whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and (bound.far or _at_large(plan, graphs))))
             # Where some more would hardly narrow it, go on with all, which is the rehearsal itself.
             parts = _parts(plan, graphs)[CAPTURED:] if whole else [_Part(graphs[rank]) for rank in ranks[CAPTURED:]]
             reading = _run(profile, transaction, plan, parts)
             if whole:
                 return bound.narrowed(_rehearsed(profile, plan, parts, reading), plan)
     bound = _bound(plan, unit)
-    close = not bound.far and not plan.thorough and not any(_at_large(graphs) for graphs in components if len(graphs) > FEW)
+    close = not bound.far and not plan.thorough and not any(_at_large(plan, graphs) for graphs in components if len(graphs) > FEW)
     return bound if close else bound.narrowed(_rehearse(profile, plan), plan)
 
 
@@ -278,15 +278,17 @@ def _bound(plan: _Plan, unit: int) -> Bound:
     return Bound(lower, pool_at_most(peak, others.values(), unit), peak.workspaces, peak.reserved)
 
 
-def _at_large(graphs: Sequence[Planned]) -> bool:
+def _at_large(plan: _Plan, graphs: Sequence[Planned]) -> bool:
     """Whether the whole of a component is to be rehearsed whatever was measured.
 
-    No graph may be much smaller than the others: then nothing says which one has the largest temporaries. Or all ranks may have to
-    run the same graphs in the same order, whatever each of them measures: the graphs of a collective component wait for each other.
+    No graph may be much smaller than the others: then nothing says which one has the largest temporaries. Or those that were run
+    say that it is not the first, as later ones found no place in what it has freed. Or all ranks may have to run the same graphs in
+    the same order, whatever each of them measures: the graphs of a collective component wait for each other.
     """
     sizes = [graph.buffers for graph in graphs if graph.buffers is not None]
     alike = bool(sizes) and min(sizes) * STRAY >= max(sizes) / STRAY
-    return alike or graphs[0].record.collective
+    rising = sum(graph.grown for graph in graphs[1:]) > (NEAR - 1) * _peak(plan).large
+    return alike or rising or graphs[0].record.collective
 
 
 def _spread(graphs: Sequence[Planned]) -> list[int]:
