@@ -27,15 +27,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """By how many bytes a capture was expected to grow a pool, and the pool and its bytes then."""
+    """By how many bytes a capture was expected to grow a pool, and the pool, its bytes and what was dropped there then."""
 
     grown: int
     pool: str
     charged: int
+    drops: int
 
     def now(self, pool: Pool) -> int:
-        """What is left of it: what the pool grew since may be free for it, and of another pool nothing is known."""
-        return max(0, self.grown - max(0, pool.charged - self.charged)) if pool.name == self.pool else 0
+        """What is left of it: what the pool grew since may be free for it.
+
+        Of another pool nothing is known, nor of one in which a recording was dropped since: its blocks are free.
+        """
+        if (pool.name, pool.drops) != (self.pool, self.drops):
+            return 0
+        return max(0, self.grown - max(0, pool.charged - self.charged))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,11 @@ class Cost:
 
 
 OVER = frozenset({PoolState.RETIRED, PoolState.GONE})
+
+
+def offers(pool: Pool) -> bool:
+    """Whether the next capture there may find blocks that others of ours have freed."""
+    return pool.state not in OVER and bool(pool.charged or pool.graphs)
 
 
 class Budget:
@@ -168,7 +179,7 @@ class Budget:
         costs = [self._costs[name, other] for other in below if (name, other) in self._costs] if known is None else [known]
         domain = self._books.known_domain(record, descriptor)
         met = domain.pool if domain is not None else None
-        if met is not None and (met.kind is PoolKind.foreign or (met.state not in OVER and (met.charged or met.graphs))):
+        if met is not None and (met.kind is PoolKind.foreign or offers(met)):
             pool = max((cost.grows(met) for cost in costs), default=0)
         elif record.isolation is Isolation.foreign:
             pool = 0
@@ -196,6 +207,11 @@ class Budget:
         if self.limit is not None:
             self._refuse(f"the set of {graphs} graphs", need, self.held())
 
+    def allows(self, grown: int) -> bool:
+        """Whether so many bytes more may be held; takes the lock."""
+        with self._books.gate.lock:
+            return self.limit is None or self.held() + grown <= self.limit
+
     def expect(self, entry: Entry, grown: int) -> None:
         """Refuse a capture that by its warm-up will grow its pool by ``grown`` bytes; the gate is held, the lock is not.
 
@@ -208,7 +224,7 @@ class Budget:
         with books.gate.lock:
             have, both = self.held(without=entry), self.held()
             if both + grown > self.limit:
-                self.note(entry, 0, alone=False, beside=Growth(grown, pool.name, pool.charged))
+                self.note(entry, 0, alone=False, beside=Growth(grown, pool.name, pool.charged, pool.drops))
             self._refuse(entry.name, both - have + grown, have)
 
     def inspect(self, entry: Entry) -> None:

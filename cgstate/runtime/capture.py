@@ -17,7 +17,7 @@ from typing import TypeAlias
 from cgstate.backends.base import Backend, CaptureErrorMode, Graph, MemoryPool, Stream
 from cgstate.backends.undo import UndoLog
 from cgstate.breaks import Body
-from cgstate.runtime.compact import FirstBlock
+from cgstate.runtime.compact import FirstBlock, make_room
 from cgstate.runtime.segment_sizes import GRANULE, LARGE_SEGMENT, SMALL_LIMIT
 from cgstate.runtime.segments import close, record_segments, run_round, run_segments
 
@@ -60,7 +60,8 @@ class Attempt:
         prime: Whether to make the library workspaces of the stream first; not for a stream of the user's, who knows where they are.
         rounds: The most warm-up rounds.
         first_block: Gives the pool a first block; None where it has been captured into, or is not to get one.
-        expect: Told after the warm-up how many bytes of temporaries and outputs it has taken at least; may refuse the capture.
+        expect: Called after a warm-up without breaks, and may refuse the capture. Is given what runs one more round, with nothing
+            cached, and tells how many bytes of temporaries and outputs that has taken at least.
     """
 
     backend: Backend
@@ -71,7 +72,7 @@ class Attempt:
     prime: bool
     rounds: int
     first_block: FirstBlock | None = None
-    expect: Callable[[int], None] | None = None
+    expect: Callable[[Callable[[], int]], None] | None = None
 
 
 def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[object], undo: UndoLog) -> Recording:
@@ -90,7 +91,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
     make = _casting_anew(backend, make)
     caller = backend.current_stream()
     stream.wait(caller.record())  # inputs and weights may still be on their way
-    _make_room(backend)
+    make_room(backend)
     if attempt.prime:  # each time: library handles, and so workspaces, belong to the thread
         backend.prime_workspaces(attempt.workspaces, stream)
     made: Recording | None = None
@@ -101,7 +102,7 @@ def record(attempt: Attempt, make: MakeFunction, inside: AbstractContextManager[
             settled = _prepare(attempt, make, undo)
         uses_random = backend.generator_mark() != mark
         stream.synchronize()  # nothing of the warm-up may still run when the capture opens
-        _make_room(backend)
+        make_room(backend)
         with backend.on_stream(stream):
             function = make(False)
         _quiet_collector(undo)
@@ -131,16 +132,6 @@ def _casting_anew(backend: Backend, make: MakeFunction) -> MakeFunction:
         return function
 
     return made
-
-
-def _make_room(backend: Backend) -> None:
-    """Give back what the allocator has cached if the device has less left: in a capture the allocator does not do that itself.
-
-    Most of it is what warm-ups have taken on streams of their own, and a capture takes as much where its pool has nothing free.
-    """
-    now = backend.device_memory()
-    if now.reserved - backend.allocated_bytes() > now.free:
-        backend.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,29 +186,35 @@ def record_block(attempt: Attempt, undo: UndoLog) -> Iterator[Graph]:
 
 def _prepare(attempt: Attempt, make: MakeFunction, undo: UndoLog) -> bool:
     """Warm up, and give the pool its first block; whether the warm-up has settled. The capture stream is current."""
-    before = _taken(attempt)
     settled, breaks = _warm_up(attempt, make)
-    if attempt.expect is not None:
-        attempt.expect(_taken(attempt) - before)
-    if attempt.first_block is not None and settled and not breaks:  # what breaks allocate is not the pool's
+    if attempt.expect is not None and not breaks:  # what breaks allocate is not the pool's
+        attempt.expect(partial(_taken, attempt, make))
+    if attempt.first_block is not None and settled and not breaks:
         attempt.first_block.make(attempt.backend, attempt.pool, attempt.stream, lambda: run_round(make(True)), undo)
     return settled
 
 
-def _taken(attempt: Attempt) -> int:
-    """Bytes that work outside of captures has had at least, by the free segments that it has left on the capture stream.
+def _taken(attempt: Attempt, make: MakeFunction) -> int:
+    """Bytes that one more round takes at least, by the free segments that it leaves on the capture stream.
 
-    What is rounded up in them is left out, and what came from small ones; and so is, where nobody expects it, everything.
+    The warm-up itself does not tell: what work before it has left cached served it as well, and its first round may have had what
+    no later one has, such as the workspaces of algorithms that a library has tried out.
     """
-    if attempt.expect is None:
-        return 0
+    attempt.backend.flush()
+    before = _cached(attempt)
+    run_round(make(True))
+    return _cached(attempt) - before
+
+
+def _cached(attempt: Attempt) -> int:
+    """Free bytes of large segments; what is rounded up in them is left out."""
     unit = attempt.backend.mebibyte
-    taken = 0
+    free = 0
     for segment in attempt.backend.cached_segments(attempt.stream):
         shared = segment.reserved <= LARGE_SEGMENT * unit
         rounded = (LARGE_SEGMENT - SMALL_LIMIT if shared else GRANULE) * unit
-        taken += 0 if segment.small else max(0, segment.reserved - segment.live - rounded)
-    return taken
+        free += 0 if segment.small else max(0, segment.reserved - segment.live - rounded)
+    return free
 
 
 def _warm_up(attempt: Attempt, make: MakeFunction) -> tuple[bool, bool]:

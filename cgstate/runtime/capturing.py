@@ -6,7 +6,7 @@ what an interrupt has broken off is ended by whoever leaves the transaction, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -266,30 +266,37 @@ class Capture:
     def _would_stay(self) -> bool:
         """Whether there is a budget, and what the capture grows stays charged if it is refused afterwards (fact S4).
 
-        Asks the component's order: what is smaller than a graph that is bound finds its place in what that one has freed.
+        Asks the component's order: what is smaller than a graph that is bound finds its place in what that one has freed. Of
+        collective work no rank may run more than others.
         """
         books, entry, domain = self._books, self.entry, self.pool.domain
-        if books.budget.limit is None or self._transaction.profiles or domain.adopted:
+        if books.budget.limit is None or self._transaction.profiles or domain.adopted or entry.component.collective:
             return False
         with books.gate.lock:
             stays = self.pool.kind is PoolKind.foreign or any(each.graph is not None for each in domain.entries)
             larger = entry.component.available if stays else ()
         return stays and not any(entry.component.smaller((entry.descriptor,), each) for each in larger)
 
-    def _expect(self, taken: int) -> None:
-        """The warm-up has taken so many bytes: refuse what will not fit, as long as the pool has not grown by it.
+    def _expect(self, taken: Callable[[], int]) -> None:
+        """It was warmed up: refuse what will not fit, as long as the pool has not grown by it.
+
+        Only where all that is cached now would not fit either, ``taken`` is asked: that is one more round.
 
         Raises:
             BudgetExceeded: it will not fit, whoever is evicted.
         """
         books = self._books
+        cached = sum(view.reserved for view in books.backend.cached_segments(self.stream))
         free = sum(view.reserved - view.live for view in self.pool.handle.segments() if view.stream == self.stream.handle)
+        if books.budget.allows(cached - free):
+            return
+        grown = taken() - free
         try:
-            books.budget.expect(self.entry, max(0, taken - free))
+            books.budget.expect(self.entry, max(0, grown))
         except BudgetExceeded:
-            if self._transaction.evicts and may_retire(self.entry, taken - free):
+            if self._transaction.evicts and may_retire(self.entry, grown):
                 return
-            books.backend.flush()  # else what it has left cached would keep the next warm-up from telling
+            books.backend.flush()
             raise
 
     @property

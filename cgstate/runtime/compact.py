@@ -66,6 +66,7 @@ class FirstBlock:
                 return
             self.known[self.descriptor] = size
         if size:
+            make_room(backend)
             try:
                 backend.hold(pool, stream, size)  # and let it go: it stays in the pool
             except Exception as error:
@@ -89,6 +90,7 @@ def smallest_block(backend: Backend, stream: Stream, run: Callable[[], object], 
     tried: list[MemoryPool] = []
     undo.on_failure("give back what trials of a first block took", partial(_give_back, backend, tried))
     trial = partial(_trial, backend, stream, run, tried)
+    make_room(backend)  # the warm-up has left some cached
     separate = trial(0)
     if separate is None:
         return None
@@ -202,6 +204,16 @@ def bytes_alone(backend: Backend, run: Callable[[MemoryPool], object], undo: Und
         raise
     finally:
         _give_back(backend, tried)
+
+
+def make_room(backend: Backend) -> None:
+    """Give back what the allocator has cached if the device has less left: in a capture the allocator does not do that itself.
+
+    Most of it is what warm-ups have taken on streams of their own, and a capture takes as much where its pool has nothing free.
+    """
+    now = backend.device_memory()
+    if now.reserved - backend.allocated_bytes() > now.free:
+        backend.flush()
 
 
 def _worth_trying(backend: Backend, stream: Stream) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cgstate.errors import BudgetExceeded, CaptureActive, CaptureFailed, InvariantViolation, describe
 from cgstate.lifecycle.states import FailureKind, ManagerState
 from cgstate.runtime import memory, residency
+from cgstate.runtime.budget import offers
 from cgstate.runtime.memory import Comparison, MemoryEstimate, MemoryReport
 from cgstate.runtime.progress import track
 from cgstate.runtime.room import await_bytes
@@ -69,7 +70,8 @@ def _capture_all(capturing: Transaction, estimate: MemoryEstimate | None, progre
     """Capture what is declared and not bound; how many, by component.
 
     Raises:
-        CaptureFailed: of kind BUDGET and before anything is captured, if by a trusted estimate of the same graphs they do not fit.
+        CaptureFailed: of kind BUDGET and before anything is captured, if by a trusted estimate of the same graphs in fresh pools
+            they do not fit.
     """
     books = capturing.books
     bound: Counter[str] = Counter()
@@ -82,7 +84,9 @@ def _capture_all(capturing: Transaction, estimate: MemoryEstimate | None, progre
                 todo += [record.entry(d) for d in record.startup_order if d not in record.available]
         for entry in todo:
             residency.check_capture(entry)
-        if estimate is not None and estimate.trusted and estimate.graphs == len(todo):
+        pools = [entry.domain.pool for entry in todo]
+        fresh = not any(pool is not None and offers(pool) for pool in pools)  # as those of a profile
+        if estimate is not None and estimate.trusted and estimate.graphs == len(todo) and fresh:
             estimated = estimate.lower
     if todo and capturing.evicts:
         _foresee(capturing, todo, estimated)

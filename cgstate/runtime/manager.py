@@ -440,8 +440,8 @@ class GraphManager:
         captured then. A capture that does not fit evicts first, as above: an explicit one waits for that, and if it is in vain
         fails with kind BUDGET and `BudgetExceeded` as its cause; a miss never waits, and is else eager. What a graph took is
         remembered, so that none is captured only to be refused again, until it fits or `forget_failures` is called. What grows a
-        pool with live graphs is refused by what its warm-up took, before it does; what an attempt has grown all the same, as the
-        warm-up took less, stays charged there (fact S4) until all graphs of the pool are evicted.
+        pool with live graphs is refused by what a warm-up round takes, before it does; what an attempt has grown all the same, as
+        the round took less, stays charged there (fact S4) until all graphs of the pool are evicted.
 
         Args:
             budget_bytes: The most bytes that may be held, as `memory` counts them; None: no limit.

@@ -20,10 +20,11 @@ class Pool(PoolSteps):
     Attributes:
         handle: The backend's pool.
         turn: Orders the calls into the pool.
+        drops: How many recordings were dropped with their transaction.
         wasted: Bytes of them that were grown by attempts which failed, or which were dropped with their transaction (fact S4).
     """
 
-    __slots__ = ("__weakref__", "_charged", "_label", "handle", "turn", "wasted")
+    __slots__ = ("__weakref__", "_charged", "_label", "drops", "handle", "turn", "wasted")
 
     domain: Domain
 
@@ -34,6 +35,7 @@ class Pool(PoolSteps):
         self.domain = domain
         self.turn = Turn(label)
         self._charged = 0
+        self.drops = 0
         self.wasted = 0
         self._label = label
 

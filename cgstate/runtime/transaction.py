@@ -415,6 +415,7 @@ class Transaction:
                 if entry.state is EntryState.CAPTURING and entry.transaction is self:
                     entry.abort()
                     entry.graph = recording.graph
+                    entry.pool.drops += 1
                     entry.pool.wasted += captured.grown
                 if entry.graph is recording.graph and entry.state not in BOUND:
                     books.retire_attempt(entry, (captured.buffers, recording.output, captured.baked))

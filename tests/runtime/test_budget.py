@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cgstate import (
+    Break,
     BudgetExceeded,
     CaptureActive,
     CaptureFailed,
@@ -159,6 +160,22 @@ class TestExplicit:
         bench.manager.capture_and_bind()
         assert held(bench) <= estimate.upper
         bench.answers()
+
+    def test_an_estimate_refuses_nothing_where_the_pool_has_free_blocks_already(self) -> None:
+        """It is about empty pools: other graphs of the pool were captured since, and have freed what these take."""
+        bench = Bench(isolation="shared").prepared()
+        always_large(bench, dict.fromkeys((4, 8, 16), (100,)))
+        estimate = bench.manager.profile_memory()
+        with bench.manager.transaction() as transaction:
+            work = [300, 1]
+            transaction.capture(
+                bench.manager.entry("low", 1), lambda warmup: lambda: [bench.device.zeros(size * KIB // 8) for size in work][1:]
+            )
+        before = held(bench)
+        bench.manager.set_budget(before + estimate.lower // 2)
+        bench.manager.capture_and_bind()
+        assert bound(bench) == {4, 8, 16}
+        assert held(bench) < before + estimate.lower // 2
 
     def test_static_inputs_that_graphs_share_are_there_for_the_next_one(self) -> None:
         bench = Bench(descriptors=(4, 64), isolation="per_entry").prepared()
@@ -690,6 +707,84 @@ class TestSharedPool:
         assert failed.value.kind == FailureKind.BUDGET
         assert (held(bench), bench.faults.calls["open_capture"]) == (before, opened)
         bench.quiet()
+
+    def test_what_a_warm_up_has_taken_in_a_break_refuses_nothing(self) -> None:
+        bench = lazily(budget=200 * KIB, isolation="shared")
+
+        def body() -> Any:
+            bench.device.zeros(40 * KIB // 8)
+            yield Break(lambda: bench.device.zeros(300 * KIB // 8) and None)
+
+        with bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: body)
+        assert held(bench) <= 200 * KIB
+
+    def test_what_only_the_first_round_has_taken_refuses_nothing(self) -> None:
+        """As a library that tries out algorithms, each with a workspace."""
+        bench = lazily(budget=200 * KIB, isolation="shared")
+        rounds: list[int] = []
+
+        def work() -> None:
+            rounds.append(0)
+            bench.device.zeros((300 if len(rounds) == 1 else 40) * KIB // 8)
+
+        with bench.manager.transaction() as transaction:
+            transaction.capture(bench.manager.entry("low", 1), lambda warmup: work)
+        assert held(bench) <= 200 * KIB
+
+    def test_what_another_warm_up_has_left_cached_hides_nothing(self) -> None:
+        bench = lazily(budget=500 * KIB, isolation="shared")
+        seen: list[int] = []
+
+        def capture(transaction: Any, number: int, size: int) -> None:
+            cells = size * KIB // 8
+            transaction.capture(bench.manager.entry("low", number), lambda warmup: lambda: [bench.device.zeros(cells), cells][:1])
+            seen.append(held(bench))
+
+        def both() -> None:
+            with bench.manager.transaction() as transaction:
+                capture(transaction, 1, 300)
+                capture(transaction, 2, 290)
+
+        with pytest.raises(CaptureFailed, match="low"):
+            both()
+        assert seen == [held(bench)], "its pool did not grow by what failed"
+
+    def test_it_is_run_once_more_only_where_it_may_not_fit_and_by_no_rank_alone(self) -> None:
+        rounds = []
+        for budget, collective in ((10_000, False), (310, False), (310, True)):
+            kind = {"collective": collective}
+            bench = Bench(descriptors=(16,), mode=LAZY, lazy=(32,), config={"max_extra_graphs": 1}, component=kind).prepared()
+            always_large(bench, {32: (300,)})
+            bench.manager.capture_and_bind()
+            bench.manager.set_budget(budget * KIB)
+            before = bench.routine.calls["warmup"]
+            ask(bench, 32)
+            rounds.append(bench.routine.calls["warmup"] - before)
+        assert rounds[0] < rounds[1]
+        assert rounds[2] == rounds[0]
+
+    @pytest.mark.parametrize("found", [False, True])
+    def test_a_refusal_ends_when_what_was_captured_before_it_in_the_same_pool_was_dropped(self, found: bool) -> None:
+        """The bytes stay charged, and are free now; also where the pool did not grow by it."""
+        bench = lazily(budget=400 * KIB, isolation="shared")
+
+        def capture(*sizes: int, number: int = 0) -> None:
+            with bench.manager.transaction() as transaction:
+                for size in sizes:
+                    number += 1
+                    entry = bench.manager.entry("low", number)
+                    transaction.capture(entry, lambda warmup, size=size: lambda: bench.device.zeros(size * KIB // 8))  # type: ignore[misc]
+                if sizes == (250,):
+                    transaction.abort()
+
+        if found:
+            capture(250)
+        for _ in range(2):
+            with pytest.raises(CaptureFailed, match="low"):
+                capture(250, 200)
+        capture(200, number=1)
+        assert held(bench) <= 400 * KIB
 
     def test_an_explicit_capture_that_fits_once_lazy_graphs_went_is_not_refused_by_its_warm_up(self) -> None:
         bench = Bench("toy", "alone", descriptors=(4,), mode=LAZY, lazy=(8,), config={"max_extra_graphs": 1})

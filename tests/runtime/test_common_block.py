@@ -134,6 +134,23 @@ def test_a_second_profile_says_the_same() -> None:
     assert max(sample.grown_bytes for sample in first.samples) < first.warmup < first.upper
 
 
+@pytest.mark.parametrize("sizes", [16, 40])
+def test_what_each_graph_makes_once_is_no_doubt(sizes: int) -> None:
+    """Also of those that nobody ran before the block was found."""
+    bench = Bench(crossed(sizes))
+    made: dict[int, object] = {}
+    forward = bench.routine.forward_for_capture
+
+    def work(descriptor: int, buffers: Any) -> object:
+        if descriptor not in made:
+            made[descriptor] = bench.device.empty(50)
+        return forward(descriptor, buffers)
+
+    bench.routine.forward_for_capture = work  # type: ignore[method-assign]
+    assert bench.profiled().estimate.distrust == ()
+    assert bench.common
+
+
 # -- when there is none -------------------------------------------------------------------------------------------------
 
 
@@ -248,6 +265,37 @@ def test_any_call_of_the_device_may_fail(call: str, nth: int, when: str) -> None
         assert bench.backend.footprint().pools == {}
     assert bench.held() <= Bench().held()
     bench.manager.close()
+
+
+# -- little memory ------------------------------------------------------------------------------------------------------
+
+
+def tight(bench: Bench, free: int) -> None:
+    """Another process takes what is left on the device beside ``free`` bytes."""
+    bench.backend.flush()
+    bench.device.memory.foreign_bytes += bench.backend.device_memory().free - free
+
+
+APART = Shape(
+    [linear(0, 1132), lambda size: {50: 54_404, 30: 108_808}[size], lambda size: {50: 28_469, 30: 22_775}[size]],
+    [linear(1)],
+    [30, 50],
+    inputs=linear(0, 384),
+)
+"""The graph that is captured second takes more than the first. The temporaries of each are in several segments, or in one block."""
+
+
+def test_a_known_first_block_is_had_where_warm_ups_have_left_the_rest_of_the_device_cached() -> None:
+    bench = Bench(APART, isolation="per_entry").profiled()
+    tight(bench, bench.estimate.needed)
+    assert bench.held() == bench.estimate.upper
+
+
+def test_it_is_looked_for_there_as_well() -> None:
+    whole = Bench(APART, isolation="per_entry").held()
+    bench = Bench(APART, isolation="per_entry")
+    tight(bench, whole + whole // 5)
+    assert bench.held() == whole
 
 
 # -- static inputs ------------------------------------------------------------------------------------------------------

@@ -398,3 +398,15 @@ def test_what_is_left_adds_its_outputs_in_whole_segments() -> None:
     assert pool_at_most(peak, [1], unit) == bare + 2 * unit
     assert pool_at_most(peak, [6 * unit], unit) == bare + 20 * unit // 3
     assert pool_at_most(peak, [11 * unit], unit) == bare + 12 * unit
+
+
+@pytest.mark.parametrize("sizes", [5, 12, 30])
+def test_temporaries_that_grow_as_static_inputs_shrink_are_seen(sizes: int) -> None:
+    falling = Shape([linear(-4 * MIB, 4 * MIB * 60)] * 3, [linear(1)], range(3, 3 + sizes * 4, 4), inputs=linear(10))
+    if sizes > 12:
+        falling = replace(falling, temporaries=[linear(-MIB, 130 * MIB)] * 3)
+    manager = manager_of(falling)
+    estimate = manager.profile_memory()
+    actual = manager.capture_and_bind(progress=False).memory.total
+    assert estimate.trusted
+    assert estimate.lower <= actual <= estimate.upper

@@ -74,7 +74,8 @@ class MemoryEstimate:
         """Bytes that warming up takes beside, at most, while it is captured and not afterwards; in neither bound.
 
         It does the same work as the capture, outside of the pool, where nothing of other graphs is free; the largest graphs of each
-        component are among the samples. Where others may take more, as none is the largest, that was looked at.
+        component are among the samples. Where one block was found for a set of which none is the largest, that was looked at for
+        each; elsewhere a graph that is not among the samples may take more.
         """
         return max((self.widest, *(sample.grown_bytes for sample in self.samples)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cgstate.backends.undo import UndoLog
 from cgstate.errors import CaptureFailed, describe
 from cgstate.runtime.domain import Isolation
-from cgstate.runtime.memory.bounds import STRAY, Peak, Point, output_at_most
+from cgstate.runtime.memory.bounds import NEAR, STRAY, Peak, Point, output_at_most
 from cgstate.runtime.memory.estimate import Sample
 from cgstate.runtime.memory.scope import Reading
 from cgstate.runtime.routines import statics_of
@@ -131,15 +131,17 @@ def plan_graphs(books: Books, records: Sequence[ComponentRecord], failed: list[S
     return graphs, total, segments - total
 
 
-def at_large(graphs: Sequence[Planned]) -> bool:
+def at_large(plan: Plan, graphs: Sequence[Planned]) -> bool:
     """Whether the whole of a component is to be rehearsed whatever was measured.
 
-    No graph may be much smaller than the others: then nothing says which one has the largest temporaries. Or all ranks may have to
-    run the same graphs in the same order, whatever each of them measures: the graphs of a collective component wait for each other.
+    No graph may be much smaller than the others: then nothing says which one has the largest temporaries. Or those that were run
+    say that it is not the first, as later ones found no place in what it has freed. Or all ranks may have to run the same graphs in
+    the same order, whatever each of them measures: the graphs of a collective component wait for each other.
     """
     sizes = [graph.buffers for graph in graphs if graph.buffers is not None]
     alike = bool(sizes) and min(sizes) * STRAY >= max(sizes) / STRAY
-    return alike or graphs[0].record.collective
+    rising = sum(graph.grown for graph in graphs[1:]) > (NEAR - 1) * peak_of(plan).large
+    return alike or rising or graphs[0].record.collective
 
 
 def spread(graphs: Sequence[Planned]) -> list[int]:

@@ -76,7 +76,7 @@ def run_parts(
 ) -> Reading | None:
     """Run graphs of a plan in order where its pool would be, unrecorded, and keep what they would keep.
 
-    ``warmups``: all are run and were warmed up before; look at what each warm-up takes.
+    ``warmups``: all are run, most once more; look at what each warm-up takes.
 
     Returns:
         What the pool holds in the end; None, with a doubt, if the device raised in between.
@@ -103,10 +103,10 @@ def run_parts(
         readings.append(reading)
 
     def look(attempt: Attempt, undo: UndoLog) -> None:
-        attempt = replace(attempt, rounds=1)
         held = attempt.backend.device_memory().reserved
         for part in parts:
-            transaction.kept.append(_run_one(profile, attempt, part.graph, undo))
+            known = part.graph.output is not None  # and has made what it makes once
+            transaction.kept.append(_run_one(profile, replace(attempt, rounds=1) if known else attempt, part.graph, undo))
             now = attempt.backend.device_memory().reserved
             if now > held:  # else the warm-up took no more than others have
                 _look_at_warmup(profile, plan, part, attempt, undo)

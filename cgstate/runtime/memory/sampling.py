@@ -6,10 +6,10 @@ asked by running graphs unrecorded, which takes a part of the time: the allocato
 memory comes from the same pool. Where a backend says that it serves work otherwise while it is not recorded, graphs are captured
 instead.
 
-Where that cannot bound the rest closely, because outputs grow, no graph is the largest or little is held at all, the whole is
-rehearsed: all graphs of a component are run, or `SOME` of more than `MOST`, and placeholders stand for the outputs of the others.
-From the two largest on where that is all there is, else in a pool of its own, since the place of a graph in the order counts. Who
-wants it thorough has all graphs run.
+Where that cannot bound the rest closely, because outputs grow, no graph is the largest, later ones bring segments for their
+temporaries or little is held at all, the whole is rehearsed: all graphs of a component are run, or `SOME` of more than `MOST`, and
+placeholders stand for the outputs of the others. From the two largest on where that is all there is, else in a pool of its own,
+since the place of a graph in the order counts. Who wants it thorough has all graphs run.
 
 Where later graphs found no place in what larger ones have freed, one block is looked for in which all of them fit; production gets
 it as well (`cgstate.runtime.compact`).

@@ -94,14 +94,14 @@ def _measured(profile: Profile, plan: Plan) -> Bound:
             for rank in ranks[:CAPTURED]:
                 sample(profile, transaction, graphs[rank], plan.domain)
             bound = _bound(plan, unit)
-            whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and (bound.far or at_large(graphs))))
+            whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and (bound.far or at_large(plan, graphs))))
             # Where some more would hardly narrow it, go on with all, which is the rehearsal itself.
             parts = parts_of(plan, graphs)[CAPTURED:] if whole else [Part(graphs[rank]) for rank in ranks[CAPTURED:]]
             reading = run_parts(profile, transaction, plan, parts)
             if whole:
                 return bound.narrowed(_rehearsed(profile, plan, parts, reading), thorough=plan.thorough)
     bound = _bound(plan, unit)
-    close = not bound.far and not plan.thorough and not any(at_large(graphs) for graphs in components if len(graphs) > FEW)
+    close = not bound.far and not plan.thorough and not any(at_large(plan, graphs) for graphs in components if len(graphs) > FEW)
     return bound if close else bound.narrowed(_rehearse(profile, plan), thorough=plan.thorough)
 
 
