@@ -53,6 +53,7 @@ NEEDED = {
         "shapes_within",
         "worst_upper_over_actual",
         "order_ratio",
+        "order_ratio_unnested_profiled",
         "profile_share_many_graphs",
         "rounds",
         "leaked_bytes",
