@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import cgstate
 from cgstate.backends.sim import SimBackend, SimConfig, SimDevice, SimTensor
 from cgstate.runtime.memory.bounds import Peak, Point, output_at_most, pool_at_most
+from cgstate.runtime.memory.planning import ALL
 from tests.runtime.failing import Bench
 from tests.runtime.helpers import Model
 from tests.runtime.shapes import MIB, Shape, Shaped, linear, manager_of
@@ -105,6 +106,25 @@ def test_what_the_estimate_names_is_enough_to_capture_and_nothing_more_is_kept(n
     report = manager.capture_and_bind(progress=False)
     held = backend.device_memory().reserved - before.reserved
     assert held <= 1.06 * report.memory.total + 22 * 1024  # static inputs have segments of their own
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_of_few_graphs_nothing_is_concluded(data: st.DataObject) -> None:
+    """Whatever they allocate, in whichever order: all are captured or run."""
+    sizes = data.draw(st.lists(st.integers(1, 200), min_size=2, max_size=ALL, unique=True))
+    amounts = st.lists(st.floats(0.01, 90).map(lambda mib: mib * MIB), min_size=len(sizes), max_size=len(sizes))
+    tables = [dict(zip(sizes, each, strict=True)) for each in data.draw(st.lists(amounts, min_size=1, max_size=6))]
+    alive = data.draw(st.integers(1, 4))
+    manager = manager_of(
+        Shape([table.__getitem__ for table in tables], [linear(0, 10)], sizes, alive=alive, inputs=linear(1)), check=False
+    )
+    estimate = manager.profile_memory()
+    assert estimate.trusted
+    assert len(estimate.samples) + estimate.rehearsed >= len(sizes)
+    comparison = manager.capture_and_bind(progress=False).comparison
+    assert comparison is not None
+    assert comparison.within, str(comparison)
 
 
 def test_of_many_graphs_few_are_captured_to_know() -> None:

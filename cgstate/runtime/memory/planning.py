@@ -28,6 +28,8 @@ SOME = 10
 FEW = 3
 """Graphs of one component that are always run, largest first: where the temporaries of one do not fit into blocks that those of a
 larger one have freed, it is mostly the third at the latest; in its memory the next ones fit."""
+ALL = 8
+"""Up to how many graphs of one component are all run in any case: it takes little, and leaves nothing to be concluded."""
 CAPTURED = 2
 """Graphs of one component that are captured, to see that they can be, and what the driver takes."""
 STEP = 16
@@ -147,7 +149,7 @@ def at_large(plan: Plan, graphs: Sequence[Planned]) -> bool:
 def spread(graphs: Sequence[Planned]) -> list[int]:
     """Which graphs of a component to run first, in order."""
     last = len(graphs) - 1
-    ranks = list(range(min(FEW, len(graphs))))
+    ranks = list(range(len(graphs) if len(graphs) <= ALL else FEW))
     if len(graphs) > MOST:
         return sorted({*ranks, last // 4, last // 2, last * 3 // 4, last})
     for rank in range(FEW, len(graphs)):

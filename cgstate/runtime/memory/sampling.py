@@ -1,10 +1,10 @@
 """What to capture in order to know what everything will hold.
 
-In the throwaway pool that stands for a production pool, in production's order: of each component the three largest graphs, then one
-of each sixteenth of the size before; of many, four more. Only two of a component are captured. Whatever else is asked of a pool is
-asked by running graphs unrecorded, which takes a part of the time: the allocator serves a capture as it serves eager work whose
-memory comes from the same pool. Where a backend says that it serves work otherwise while it is not recorded, graphs are captured
-instead.
+In the throwaway pool that stands for a production pool, in production's order: of each component with up to `ALL` graphs all, else
+the three largest, then one of each sixteenth of the size before; of many, four more. Only two of a component are captured. Whatever
+else is asked of a pool is asked by running graphs unrecorded, which takes a part of the time: the allocator serves a capture as it
+serves eager work whose memory comes from the same pool. Where a backend says that it serves work otherwise while it is not
+recorded, graphs are captured instead.
 
 Where that cannot bound the rest closely, because outputs grow, no graph is the largest, later ones bring segments for their
 temporaries or little is held at all, the whole is rehearsed: all graphs of a component are run, or `SOME` of more than `MOST`, and
