@@ -1,4 +1,4 @@
-"""What a graph retained is let go of by the driver, later than the graph, and `close` waits for that (fault B26)."""
+"""What a graph retained is let go of by the driver, later than the graph, and `close` waits for that."""
 
 from __future__ import annotations
 

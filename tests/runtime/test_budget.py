@@ -56,6 +56,19 @@ def lazily(*names: str, budget: int | None, lazy: tuple[int, ...] = (8, 16, 32),
     ).serving()
 
 
+def peaks_of(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What is held at the beginning of each capture from now on."""
+    peaks: list[int] = []
+    open_capture = bench.backend.open_capture
+
+    def watched(*args: Any) -> Any:
+        peaks.append(held(bench))
+        return open_capture(*args)
+
+    monkeypatch.setattr(bench.backend, "open_capture", watched)
+    return peaks
+
+
 def held(bench: Bench) -> int:
     """Counted anew, on the device: all segments of private pools, and the static inputs."""
     bench.manager.memory()
@@ -312,14 +325,7 @@ class TestExplicitEvicts:
         bench.manager.evict("toy", 4)
         bench.manager.reclaim(flush=True)
         bench.manager.set_budget(alone(8) + alone(16))
-        peaks: list[int] = []
-        open_capture = bench.backend.open_capture
-
-        def watched(*args: Any) -> Any:
-            peaks.append(held(bench))
-            return open_capture(*args)
-
-        monkeypatch.setattr(bench.backend, "open_capture", watched)
+        peaks = peaks_of(bench, monkeypatch)
         bench.manager.capture_and_bind()
         assert max(peaks) <= alone(4) + alone(8)
 
@@ -438,14 +444,7 @@ class TestLazy:
     ) -> None:
         budget = 2 * alone(4) + alone(8) + alone(16)
         bench = lazily("a", "b", budget=budget)
-        peaks: list[int] = []
-        open_capture = bench.backend.open_capture
-
-        def watched(*args: Any) -> Any:
-            peaks.append(held(bench))
-            return open_capture(*args)
-
-        monkeypatch.setattr(bench.backend, "open_capture", watched)
+        peaks = peaks_of(bench, monkeypatch)
         assert [ask(bench, 8, "a"), ask(bench, 8, "b"), ask(bench, 8, "a")] == [None] * 3
         flushes = bench.manager.stats().flushes
         assert ask(bench, 16, "a") is Fallback.budget, "the victim is retired, and nobody waits for the device"

@@ -315,3 +315,8 @@ def test_inputs_that_leave_much_of_their_segments_free_are_named() -> None:
     estimate = Bench(shape).profiled().estimate
     assert estimate.parts["buffers"] == 16 * 7 * MIB * ITEM_BYTES
     assert estimate.rounding == 8 * 20 * MIB * ITEM_BYTES - estimate.parts["buffers"]
+    scoped = Bench(shape)
+    with scoped.manager.profile() as profile:
+        scoped.manager.capture_and_bind(progress=False)
+    assert profile.estimate.rounding == estimate.rounding
+    assert profile.estimate.needed >= profile.estimate.upper + estimate.rounding

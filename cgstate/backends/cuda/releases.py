@@ -1,9 +1,9 @@
 """When the driver has let go of what destroyed graphs retained: on a thread of its own, and no call of CUDA's waits for it.
 
-What a library has put into a graph, as NCCL does, is released some time after the graph was destroyed: on an H200 up to 0.4 ms
-after its last launch had ended, and no sooner where the host waits for the device. CUDA promises no order; what is seen is that of
-the launches: in 1,200 rounds a graph of nothing, launched and destroyed after eight others, was never let go of before them. So it
-tells of all before it. A mark of ours in each graph would tell more, and cost each of its replays 1 us.
+What a library has put into a graph, as NCCL does, is released some time after the graph was destroyed and its last launch has
+ended, also where the host has waited for the device. CUDA promises no order; what is seen on an H200 is that of the launches, so
+that a graph of nothing, launched and destroyed last, tells of all before it (`tests/cuda/test_releases.py`). A mark of ours in each
+graph would tell more, and cost each of its replays something.
 """
 
 from __future__ import annotations

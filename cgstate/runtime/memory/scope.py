@@ -22,7 +22,8 @@ from cgstate.runtime.domain import LIVE, Domain
 from cgstate.runtime.entry import Entry
 from cgstate.runtime.failure import clear_frames
 from cgstate.runtime.memory.estimate import MemoryEstimate, Sample
-from cgstate.runtime.statics import static_bytes
+from cgstate.runtime.segment_sizes import segments_for
+from cgstate.runtime.statics import static_bytes, static_sizes
 from cgstate.runtime.transaction import Transaction, TransactionKind
 
 if TYPE_CHECKING:
@@ -429,7 +430,8 @@ class Profile:
         pools, workspaces = sum(each.reserved for each in readings), sum(each.workspaces for each in readings)
         captured = [sample for sample in self.samples if sample.error is None]
         made = [entry.statics for domain in self._domains.values() for entry in domain.entries if entry.state in LIVE]
-        buffers = static_bytes(self.books.backend, made)
+        backend = self.books.backend
+        buffers = static_bytes(backend, made)
         self._estimate = MemoryEstimate(
             lower=pools + buffers,
             upper=pools + buffers,
@@ -440,6 +442,7 @@ class Profile:
             lazy=0,
             seconds=self.seconds,
             distrust=self.distrust(),
+            rounding=segments_for(static_sizes(backend, made), backend.mebibyte) - buffers,
         )
 
     # -- the end ------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def _common_block(profile: Profile, plan: Plan) -> int:
 
     Looked for with those that found no place without it, and what the others leave; then tried with the others.
     """
-    parts = [part for graphs in plan.components() for part in parts_of(plan, graphs)]
+    parts = [part for graphs in plan.components() for part in _parts(plan, graphs)]
     grown = [replace(part, runs=part.runs and (part is parts[0] or part.graph.grown > 0)) for part in parts]
     record, first = plan.graphs[0].record, plan.graphs[0].descriptor
     peak = peak_of(plan)
@@ -96,7 +96,7 @@ def _measured(profile: Profile, plan: Plan) -> Bound:
             bound = _bound(plan, unit)
             whole = len(components) == 1 and (plan.thorough or (len(graphs) > FEW and (bound.far or at_large(plan, graphs))))
             # Where some more would hardly narrow it, go on with all, which is the rehearsal itself.
-            parts = parts_of(plan, graphs)[CAPTURED:] if whole else [Part(graphs[rank]) for rank in ranks[CAPTURED:]]
+            parts = _parts(plan, graphs)[CAPTURED:] if whole else [Part(graphs[rank]) for rank in ranks[CAPTURED:]]
             reading = run_parts(profile, transaction, plan, parts)
             if whole:
                 return bound.narrowed(_rehearsed(profile, plan, parts, reading), thorough=plan.thorough)
@@ -115,13 +115,13 @@ def _bound(plan: Plan, unit: int) -> Bound:
 
 def _rehearse(profile: Profile, plan: Plan, *, warmups: bool = False) -> Bound | None:
     """Rehearse all in a fresh pool; None if that did not come to its end. ``warmups``: look at what each warm-up takes."""
-    parts = [part for graphs in plan.components() for part in parts_of(plan, graphs)]
+    parts = [part for graphs in plan.components() for part in _parts(plan, graphs)]
     with profile.apart() as transaction:
         reading = run_parts(profile, transaction, plan, parts, warmups=warmups)
     return _rehearsed(profile, plan, parts, reading)
 
 
-def parts_of(plan: Plan, graphs: Sequence[Planned]) -> list[Part]:
+def _parts(plan: Plan, graphs: Sequence[Planned]) -> list[Part]:
     """How a component takes part in a rehearsal: of many graphs some, and placeholders for the others."""
     last = len(graphs) - 1
     chosen = {round(rank * last / (SOME - 1)) for rank in range(SOME)} | set(range(CAPTURED))
